@@ -5,12 +5,14 @@ import logging
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig, namesrv_addresses
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_group, find_topic
+from tianzhou.broker.handlers.responses import saved, success_with
 from tianzhou.broker.tables import assignment
 from tianzhou.broker.tables.clients import MessageModel
 from tianzhou.errors import RequestError, TianzhouError
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode as decode_body
-from tianzhou.protocol.bodies import decode_request, encode_steps
+from tianzhou.protocol.bodies import decode_request
 from tianzhou.protocol.bodies.queues import (
     MessageQueue,
     MessageQueueAssignment,
@@ -48,8 +50,7 @@ async def query_assignment(deps: Deps, _: Connection, request: Command) -> Comma
     found = None
     if queues is not None:
         found = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
-    body = await slices.finish(encode_steps(QueryAssignmentResponseBody(assignments=found)))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return await slices.finish(success_with(QueryAssignmentResponseBody(assignments=found)))
 
 
 def _share(
@@ -135,16 +136,8 @@ async def set_message_request_mode(deps: Deps, connection: Connection, request: 
     topic, group = mode.topic or "", mode.consumer_group or ""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-    if deps.topics.get(topic) is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic[{validation.shorten(topic)}] not exist"
-        )
-    config = deps.settings.config
-    if deps.groups.find(group, auto_create=config.auto_create_subscription_group) is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(group)} does not exist",
-        )
+    find_topic(deps, topic)
+    find_group(deps, group)
     if mode.mode not in (assignment.PULL, assignment.POP):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -152,21 +145,15 @@ async def set_message_request_mode(deps: Deps, connection: Connection, request: 
         )
     if not deps.modes.has(topic, group):
         deps.limits.check(
-            "maxGroupRules", config.max_group_rules, len(deps.modes),
+            "maxGroupRules", deps.settings.config.max_group_rules, len(deps.modes),
             f"the mode of group {group} for topic {topic} cannot be set",
         )  # fmt: skip
     deps.modes.put(topic, group, mode)
     log.info("group %s: topic %s is for %s, by %s", group, topic, mode.mode, connection.peer)
-    if not await deps.saved():
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            "the change is in effect, but it cannot be saved: see the broker's log",
-        )
-    return Command(code=ResponseCode.SUCCESS)
+    return await saved(deps)
 
 
 @slices.sliced
 def get_all_message_request_mode(deps: Deps, _: Connection, __: Command) -> slices.Steps[Command]:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
-    body = yield from encode_steps(deps.modes.as_body())
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(deps.modes.as_body()))

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from tianzhou.broker import validation
 from tianzhou.broker.cluster.call_client import call_client, forwarded
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_topic, no_group
+from tianzhou.broker.handlers.responses import success_with
 from tianzhou.broker.tables.clients import Client
 from tianzhou.broker.tables.offsets import NOT_FOUND
 from tianzhou.errors import BodyError, FieldError, RemotingError, RequestError
 from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.offsets import (
     ConsumerStatusBody,
     QueueOffset,
@@ -192,23 +193,13 @@ async def reset_offset(deps: Deps, connection: Connection, request: Command) -> 
         "group %s: %s resets topic %s to %s, %s",
         header.group, connection.peer, header.topic, offsets, how,
     )  # fmt: skip
-    body = await slices.finish(encode_steps(ResetOffsetBody(offsets=table)))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return await slices.finish(success_with(ResetOffsetBody(offsets=table)))
 
 
 def _resettable(deps: Deps, header: ResetOffsetRequest) -> TopicConfig:
-    topic = deps.topics.get(header.topic)
-    if topic is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"[reset-offset] reset offset failed, no topic in this broker. "
-            f"topic={validation.shorten(header.topic)}",
-        )
+    topic = find_topic(deps, header.topic)
     if deps.groups.get(header.group) is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"Group {validation.shorten(header.group)} does not exist",
-        )
+        raise no_group(header.group)
     if header.queue_id >= topic.read_queue_count:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,

@@ -8,6 +8,8 @@ from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import check_filter
+from tianzhou.broker.handlers.responses import success_with
 from tianzhou.broker.tables.clients import (
     Change,
     Client,
@@ -19,7 +21,7 @@ from tianzhou.errors import RemotingError, RequestError
 from tianzhou.limits import GROUPS_OF_CONNECTION_MAX, SUBSCRIPTIONS_OF_CONNECTION_MAX
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
-from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.clients import (
     CheckClientBody,
@@ -318,15 +320,9 @@ def check_client_config(deps: Deps, _: Connection, request: Command) -> Command:
     subscription = make_subscription(
         data.topic or "", data.expression, data.expression_type, data.version
     )
-    if not subscription.is_by_tags:
-        if not deps.settings.config.enable_property_filter:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not filter by {subscription.expression_type}: "
-                f"enablePropertyFilter is false",
-            )
-        if subscription.problem is not None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
+    check_filter(deps.settings.config, subscription)
+    if not subscription.is_by_tags and subscription.problem is not None:
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
     return Command(code=ResponseCode.SUCCESS)
 
 
@@ -376,7 +372,7 @@ def get_consumer_connections(deps: Deps, _: Connection, request: Command) -> Ste
         ]
         or None,
     )
-    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(body)))
+    return (yield from success_with(body))
 
 
 def subscription_body(subscription: Subscription) -> SubscriptionData:
@@ -434,8 +430,7 @@ def get_all_producers(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
             for connection, client in deps.producers.groups.get(group, {}).items()
         ]
         yield
-    body = yield from encode_steps(ProducerTableInfo(data=data))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(ProducerTableInfo(data=data)))
 
 
 def _connection_body(connection: Connection, client: Client) -> ConnectionBody:

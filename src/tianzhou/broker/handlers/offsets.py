@@ -5,16 +5,17 @@ import logging
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_group, find_topic
+from tianzhou.broker.handlers.responses import saved, success, success_with
 from tianzhou.broker.tables.clients import ConsumerGroup
 from tianzhou.broker.tables.offsets import NOT_FOUND
 from tianzhou.errors import RequestError
 from tianzhou.limits import TOPIC_QUEUES_MAX
-from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.offsets import QueryCorrectionOffsetBody
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers import Header, decode, encode
+from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.offsets import (
     CloneGroupOffsetRequest,
     GetEarliestMsgStoretimeRequest,
@@ -49,12 +50,12 @@ def query_consumer_offset(deps: Deps, _: Connection, request: Command) -> Comman
     header = decode(QueryConsumerOffsetRequest, request.fields)
     found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if found != NOT_FOUND:
-        return _success(QueryConsumerOffsetResponse(queue_offset=found))
+        return success(QueryConsumerOffsetResponse(queue_offset=found))
     # A group that is new to a short queue starts at its beginning, whatever its client prefers:
     # otherwise it would miss messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False
     if may_begin_at_zero and _is_whole_in_memory(deps, header.topic, header.queue_id):
-        return _success(QueryConsumerOffsetResponse(queue_offset=0))
+        return success(QueryConsumerOffsetResponse(queue_offset=0))
     raise RequestError(
         ResponseCode.QUERY_NOT_FOUND,
         f"group {validation.shorten(header.consumer_group)} has committed no offset in topic "
@@ -72,21 +73,12 @@ def update_consumer_offset(deps: Deps, connection: Connection, request: Command)
     """UPDATE_CONSUMER_OFFSET."""
     header = decode(UpdateConsumerOffsetRequest, request.fields)
     group, topic = header.consumer_group, header.topic
-    found = deps.topics.get(topic)
-    if found is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(topic)} does not exist"
-        )
-    _check_queue(deps, found, header.queue_id)
+    _check_queue(deps, find_topic(deps, topic), header.queue_id)
     if header.commit_offset < 0:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"offset {header.commit_offset} cannot be committed"
         )
-    if deps.groups.find(group, auto_create=_may_create_groups(deps)) is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(group)} does not exist",
-        )
+    find_group(deps, group)
     if deps.offsets.is_reset(group, topic, header.queue_id):
         return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
     if not deps.offsets.has(group, topic, header.queue_id):
@@ -129,15 +121,10 @@ async def clone_group_offset(deps: Deps, connection: Connection, request: Comman
     header = decode(CloneGroupOffsetRequest, request.fields)
     source, target = header.src_group, header.dest_group
     validation.check_group_name(target)
-    if deps.groups.find(target, auto_create=_may_create_groups(deps)) is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(target)} does not exist",
-        )
+    find_group(deps, target)
     online = None if header.offline else deps.consumers.get(source)
     await slices.finish(_copy_steps(deps, connection, header, online))
-    await _save(deps)
-    return Command(code=ResponseCode.SUCCESS)
+    return await saved(deps)
 
 
 def _copy_steps(
@@ -162,18 +149,6 @@ def _copy_steps(
                      target, source, topic, connection.peer)  # fmt: skip
 
 
-def _may_create_groups(deps: Deps) -> bool:
-    return deps.settings.config.auto_create_subscription_group
-
-
-async def _save(deps: Deps) -> None:
-    if not await deps.saved():
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            "the change is in effect, but it cannot be saved: see the broker's log",
-        )
-
-
 @sliced
 def query_correction_offset(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
@@ -194,8 +169,7 @@ def query_correction_offset(deps: Deps, _: Connection, request: Command) -> Step
     for queue_id, committed in compared.items():
         if lowest.get(queue_id, INT64_MAX) > committed:
             lowest[queue_id] = INT64_MAX
-    body = yield from encode_steps(QueryCorrectionOffsetBody(offsets=lowest))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(QueryCorrectionOffsetBody(offsets=lowest)))
 
 
 # -- of queues -------------------------------------------------------------------------------------
@@ -205,14 +179,14 @@ def get_max_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
     found = deps.store.max_offset(header.topic, header.queue_id)
-    return _success(GetMaxOffsetResponse(queue_offset=found))
+    return success(GetMaxOffsetResponse(queue_offset=found))
 
 
 def get_min_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
     header = decode(GetMinOffsetRequest, request.fields)
     found = deps.store.min_offset(header.topic, header.queue_id)
-    return _success(GetMinOffsetResponse(queue_offset=found))
+    return success(GetMinOffsetResponse(queue_offset=found))
 
 
 async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command) -> Command:
@@ -223,7 +197,7 @@ async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command
     found = await asyncio.to_thread(
         deps.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
     )
-    return _success(SearchOffsetResponse(queue_offset=found))
+    return success(SearchOffsetResponse(queue_offset=found))
 
 
 def get_earliest_store_time(deps: Deps, _: Connection, request: Command) -> Command:
@@ -231,8 +205,4 @@ def get_earliest_store_time(deps: Deps, _: Connection, request: Command) -> Comm
     header = decode(GetEarliestMsgStoretimeRequest, request.fields)
     found = deps.store.earliest_time(header.topic, header.queue_id)
     timestamp = _NO_TIME if found is None else found
-    return _success(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
-
-
-def _success(header: Header) -> Command:
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))
+    return success(GetEarliestMsgStoretimeResponse(timestamp=timestamp))

@@ -19,9 +19,9 @@ import msgspec
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers import Answer, refusals
 from tianzhou.broker.handlers.deps import Deps
-from tianzhou.broker.handlers.pull import refuse_waiting
+from tianzhou.broker.handlers.responses import respond_parked, success
 from tianzhou.broker.longpoll.parked_pops import PopParked, WaitingPop
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.tables.clients import Subscription, make_subscription
@@ -34,7 +34,7 @@ from tianzhou.names import (
 from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.protocol.command import Command, response_to
+from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.pop import (
     NotificationRequest,
@@ -366,53 +366,25 @@ def _check_allowed(
 ) -> TopicConfig:
     """The topic, if the group may read this queue of it. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} serves no messages: brokerPermission is "
-            f"{validation.describe_permission(config.broker_permission)}",
-        )
-    topic = find_topic(deps, config, topic_name)
+        raise refusals.broker_forbids(config, "serves")
+    topic = find_poppable(deps, topic_name)
     if not topic.perm & PERM_READ:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"topic {topic_name} serves no messages: its permission is "
-            f"{validation.describe_permission(topic.perm)}",
-        )
+        raise refusals.topic_forbids(topic, "serves")
     if queue_id >= topic.read_queue_count:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
             f"queues",
         )
-    group = deps.groups.find(group_name, auto_create=config.auto_create_subscription_group)
-    if group is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(group_name)} does not exist: create it, or enable "
-            f"autoCreateSubscriptionGroup",
-        )
-    if not group.consume_enable:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"consumer group {group_name} must not consume: consumeEnable is false",
-        )
-    if deps.groups.is_forbidden(group_name, topic_name):
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"consumer group {group_name} must not read topic {topic_name}: an administrator has "
-            f"forbidden it",
-        )
+    refusals.check_may_consume(deps, refusals.find_group(deps, group_name), topic_name)
     return topic
 
 
-def find_topic(deps: Deps, config: BrokerConfig, name: str) -> TopicConfig:
-    topic = deps.topics.get(name)
-    if topic is None or name in UNSENDABLE_TOPICS:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {validation.shorten(name)} does not exist on broker {config.broker_name}",
-        )
-    return topic
+def find_poppable(deps: Deps, name: str) -> TopicConfig:
+    """Raises RequestError for a topic that does not exist or has no consumers."""
+    if name in UNSENDABLE_TOPICS:
+        raise refusals.no_topic(deps.settings.config, name)
+    return refusals.find_topic(deps, name)
 
 
 def _subscription(
@@ -422,12 +394,7 @@ def _subscription(
     subscription = make_subscription(topic, expression or "*", kind if expression else None, 0)
     if subscription.problem is not None:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
-    if not subscription.is_by_tags and not config.enable_property_filter:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not filter by {subscription.expression_type}: "
-            f"enablePropertyFilter is false",
-        )
+    refusals.check_filter(config, subscription)
     return subscription
 
 
@@ -482,16 +449,7 @@ def serve_waiting(deps: Deps, parked: PopParked, is_due: bool) -> bool:
             return False
         answer = answer or _notice(has_msg=False)
     deps.polls.remove(parked)
-    question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
-    connection.send(
-        response_to(
-            question,
-            answer.code,
-            remark=answer.remark,
-            ext_fields=answer.ext_fields,
-            body=answer.body,
-        )
-    )
+    respond_parked(connection, waiting, answer)
     return True
 
 
@@ -500,7 +458,7 @@ def _answer_to(
 ) -> tuple[Command | None, bool]:
     header, config = waiting.header, deps.settings.config
     if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
-        raise refuse_waiting(header.topic, header.consumer_group)
+        raise refusals.permission_lost(header.topic, header.consumer_group)
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     if isinstance(header, PopMessageRequest):
         return _pop(deps, config, header, waiting.subscription)
@@ -528,7 +486,7 @@ def notification(deps: Deps, connection: Connection, request: Command) -> Answer
 
 def _notice(*, has_msg: bool, polling_full: bool = False) -> Command:
     response = NotificationResponse(has_msg=has_msg, polling_full=polling_full)
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response))
+    return success(response)
 
 
 def _has_message(
@@ -591,6 +549,4 @@ def polling_info(deps: Deps, _: Connection, request: Command) -> Command:
     config = deps.settings.config
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     count = deps.polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
-    return Command(
-        code=ResponseCode.SUCCESS, ext_fields=encode(PollingInfoResponse(polling_count=count))
-    )
+    return success(PollingInfoResponse(polling_count=count))

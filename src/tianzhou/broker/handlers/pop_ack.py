@@ -9,7 +9,8 @@ import binascii
 from collections.abc import Iterator
 
 from tianzhou.broker.handlers.deps import Deps
-from tianzhou.broker.handlers.pop import check_invisible, find_topic
+from tianzhou.broker.handlers.pop import check_invisible, find_poppable
+from tianzhou.broker.handlers.responses import success
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
@@ -18,7 +19,7 @@ from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pop import (
     AckMessageRequest,
     ChangeInvisibleTimeRequest,
@@ -58,7 +59,7 @@ def _note_acked(deps: Deps, changes: list[Change]) -> None:
 
 
 def _check_place(deps: Deps, topic_name: str, queue_id: int, queue_offset: int) -> None:
-    topic = find_topic(deps, deps.settings.config, topic_name)
+    topic = find_poppable(deps, topic_name)
     if not 0 <= queue_id < topic.read_queue_count:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -187,4 +188,4 @@ def change_invisible_time(deps: Deps, _: Connection, request: Command) -> Comman
         invisible_time_ms=invisible_time_ms,
         revive_queue_id=handle.revive_queue_id,
     )
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response))
+    return success(response)

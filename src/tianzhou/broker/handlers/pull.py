@@ -12,10 +12,10 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers import Answer, refusals
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
+from tianzhou.broker.handlers.responses import respond_parked
 from tianzhou.broker.longpoll.parked_pulls import Parked
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.tables.clients import Subscription, make_subscription
@@ -23,7 +23,7 @@ from tianzhou.errors import RequestError
 from tianzhou.names import MASTER_ID, PERM_READ
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command, response_to
+from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import (
     COMMIT_OFFSET,
@@ -45,15 +45,6 @@ _CODES = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-
-
-def refuse_waiting(topic: str, group: str) -> RequestError:
-    """The error for a parked request whose account has lost its permission."""
-    return RequestError(
-        ResponseCode.NO_PERMISSION,
-        f"access denied: group {validation.shorten(group)} may no longer read topic "
-        f"{validation.shorten(topic)}",
-    )
 
 
 class CheckedPull(NamedTuple):
@@ -134,45 +125,12 @@ def _check_allowed(
 ) -> SubscriptionGroupConfig:
     """The group, if it may read this queue. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} serves no messages: brokerPermission is "
-            f"{validation.describe_permission(config.broker_permission)}",
-        )
-    group = deps.groups.find(
-        header.consumer_group, auto_create=config.auto_create_subscription_group
-    )
-    if group is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(header.consumer_group)} does not exist: "
-            "create it, "
-            f"or switch on autoCreateSubscriptionGroup",
-        )
-    if not group.consume_enable:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"consumer group {header.consumer_group} must not consume: consumeEnable is false",
-        )
-    if deps.groups.is_forbidden(header.consumer_group, header.topic):
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"consumer group {header.consumer_group} must not read topic {header.topic}: an "
-            f"administrator has forbidden it",
-        )
-    topic = deps.topics.get(header.topic)
-    if topic is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {validation.shorten(header.topic)} does not exist on broker "
-            f"{config.broker_name}",
-        )
+        raise refusals.broker_forbids(config, "serves")
+    group = refusals.find_group(deps, header.consumer_group)
+    refusals.check_may_consume(deps, group, header.topic)
+    topic = refusals.find_topic(deps, header.topic)
     if not topic.perm & PERM_READ:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"topic {header.topic} serves no messages: its permission is "
-            f"{validation.describe_permission(topic.perm)}",
-        )
+        raise refusals.topic_forbids(topic, "serves")
     if not 0 <= header.queue_id < topic.read_queue_count:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -203,12 +161,7 @@ def _subscription_of(
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
     else:
         subscription = _registered_subscription(deps, group, header)
-    if not subscription.is_by_tags and not config.enable_property_filter:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not filter by {subscription.expression_type}: "
-            f"enablePropertyFilter is false",
-        )
+    refusals.check_filter(config, subscription)
     return subscription
 
 
@@ -397,7 +350,7 @@ def _try_parked(deps: Deps, parked: Parked[Connection, WaitingPull], *, is_due: 
     config, header = deps.settings.config, waiting.header
     try:
         if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
-            raise refuse_waiting(header.topic, header.consumer_group)
+            raise refusals.permission_lost(header.topic, header.consumer_group)
         group = _check_allowed(deps, config, header)
         answer = _moved_by_reset(deps, header, parked.queue_offset)
         if answer is None:
@@ -407,16 +360,7 @@ def _try_parked(deps: Deps, parked: Parked[Connection, WaitingPull], *, is_due: 
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
     deps.parked.remove(parked)
-    question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
-    connection.send(
-        response_to(
-            question,
-            answer.code,
-            remark=answer.remark,
-            ext_fields=answer.ext_fields,
-            body=answer.body,
-        )
-    )
+    respond_parked(connection, waiting, answer)
 
 
 def _retry_parked(

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.responses import success_with
 from tianzhou.broker.tables.queue_locks import QueueLocks, QueueName
 from tianzhou.errors import RequestError
 from tianzhou.limits import STRAY_LOCKS_MAX
-from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies.queues import (
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -62,8 +63,7 @@ def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
             for each in some
         ]
         yield
-    body = yield from encode_steps(LockBatchResponseBody(locked=shown))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(LockBatchResponseBody(locked=shown)))
 
 
 @sliced

@@ -8,15 +8,16 @@ from collections.abc import Awaitable
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_topic
+from tianzhou.broker.handlers.responses import success, when_stored
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.scheduled.timer_rules import recall_key
-from tianzhou.broker.storing.durability import Durability
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
 from tianzhou.names import PERM_WRITE
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
 from tianzhou.protocol.records.recall import RecallHandle, decode_handle
 from tianzhou.remoting.connection import Connection
@@ -33,11 +34,7 @@ def recall_message(
     header = decode(RecallMessageRequest, request.fields)
     config, now_ms = deps.settings.config, deps.clock()
     _check_allowed(config, now_ms)
-    if deps.topics.get(header.topic) is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"recall failed, the topic[{header.topic[:80]}] not exist",
-        )
+    find_topic(deps, header.topic)
     try:
         handle = decode_handle(header.recall_handle)
     except FieldError:
@@ -48,20 +45,8 @@ def recall_message(
         appended = deps.writer.append(draft)
     except (RecordError, StoreError) as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed, {e}") from e
-    answer = Command(
-        code=ResponseCode.SUCCESS,
-        ext_fields=encode(
-            RecallMessageResponse(msg_id=handle.unique_key, region_id=config.region_id)
-        ),
-    )
-    if deps.durability.must_wait(wait_stored=True):
-        return _answer_later(deps.durability, appended.end_log_offset, answer)
-    return answer
-
-
-async def _answer_later(durability: Durability, end_log_offset: int, answer: Command) -> Command:
-    await durability.stored(end_log_offset)
-    return answer
+    recalled = RecallMessageResponse(msg_id=handle.unique_key, region_id=config.region_id)
+    return when_stored(deps, success(recalled), appended.end_log_offset)
 
 
 def _check_allowed(config: BrokerConfig, now_ms: int) -> None:

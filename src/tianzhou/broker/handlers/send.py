@@ -20,7 +20,7 @@ from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer, queue_locks
 from tianzhou.broker.handlers.deps import Deps
-from tianzhou.broker.handlers.send_back import find_group
+from tianzhou.broker.handlers.refusals import broker_forbids, find_group, topic_forbids
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import level_of
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
@@ -80,7 +80,7 @@ def store_message(
     is_batch = _is_batch(request, header)
     group: SubscriptionGroupConfig | None = None
     if name.startswith(RETRY_TOPIC_PREFIX):
-        group = _group_of_retry(deps, config, name, is_batch=is_batch)
+        group = _group_of_retry(deps, name, is_batch=is_batch)
     topic = known or _create_topic(deps, config, header)
     queue_id = _choose_queue(config, topic, header)
     validation.check_properties(header.properties or "")
@@ -195,17 +195,9 @@ def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) 
     if name in UNSENDABLE_TOPICS:
         validation.check_sendable(name)
     if not config.broker_permission & PERM_WRITE:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} accepts no messages: brokerPermission is "
-            f"{validation.describe_permission(config.broker_permission)}",
-        )
+        raise broker_forbids(config, "accepts")
     if not topic.perm & PERM_WRITE:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"topic {name} accepts no messages: its permission is "
-            f"{validation.describe_permission(topic.perm)}",
-        )
+        raise topic_forbids(topic, "accepts")
     queue_id = header.queue_id
     # While a topic shrinks, producers with an old route still use queues that are only readable.
     if queue_id >= topic.write_queue_count and queue_id >= topic.read_queue_count:
@@ -293,16 +285,14 @@ def _refuse_in_batch(found: dict[str, str]) -> None:
 # -- messages that clients send back by sending them to the retry topic ----------------------------
 
 
-def _group_of_retry(
-    deps: Deps, config: BrokerConfig, topic: str, *, is_batch: bool
-) -> SubscriptionGroupConfig:
+def _group_of_retry(deps: Deps, topic: str, *, is_batch: bool) -> SubscriptionGroupConfig:
     """The group whose retry topic this is. Raises RequestError."""
     if is_batch:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"batch request does not support retry group {validation.shorten(topic)}",
         )
-    return find_group(deps.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
+    return find_group(deps, topic.removeprefix(RETRY_TOPIC_PREFIX))
 
 
 def _is_dead(deps: Deps, header: SendHeader, group: SubscriptionGroupConfig) -> bool:

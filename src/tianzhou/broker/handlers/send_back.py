@@ -12,13 +12,13 @@ from functools import partial
 
 import msgspec
 
-from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import broker_forbids, find_group, topic_forbids
+from tianzhou.broker.handlers.responses import when_stored
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
-from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.names import (
     PERM_WRITE,
@@ -65,8 +65,9 @@ def send_back(deps: Deps, connection: Connection, request: Command) -> Answer:
 def _send_back(deps: Deps, request: Command) -> Command | Awaitable[Command]:
     header = decode(ConsumerSendMsgBackRequest, request.fields)
     config = deps.settings.config
-    group = find_group(deps.groups, config, header.group)
-    check_broker_writable(config)
+    group = find_group(deps, header.group)
+    if not config.broker_permission & PERM_WRITE:
+        raise broker_forbids(config, "accepts")
     if group.retry_queue_count <= 0:
         return Command(code=ResponseCode.SUCCESS)
     fields = _message(deps.store, header.log_offset)
@@ -89,30 +90,8 @@ def _send_back(deps: Deps, request: Command) -> Command | Awaitable[Command]:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
     deps.crash_point("retry: the message is stored")
     _count(deps.stats, fields, header.group, dead=what.dead)
-    if is_new or deps.durability.must_wait(wait_stored=True):
-        return _answer_later(deps, appended.end_log_offset, is_new=is_new)
-    return Command(code=ResponseCode.SUCCESS)
-
-
-def find_group(groups: GroupTable, config: BrokerConfig, name: str) -> SubscriptionGroupConfig:
-    """The group that sends a message back. Raises RequestError."""
-    group = groups.find(name, auto_create=config.auto_create_subscription_group)
-    if group is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group not exist, {validation.shorten(name)}: create it, or switch on "
-            f"autoCreateSubscriptionGroup",
-        )
-    return group
-
-
-def check_broker_writable(config: BrokerConfig) -> None:
-    if not config.broker_permission & PERM_WRITE:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} accepts no messages: brokerPermission is "
-            f"{validation.describe_permission(config.broker_permission)}",
-        )
+    answer = Command(code=ResponseCode.SUCCESS)
+    return when_stored(deps, answer, appended.end_log_offset, is_new_topic=is_new)
 
 
 def timer_max_ms(config: BrokerConfig) -> int:
@@ -157,11 +136,7 @@ def _topic(
             deps.topics.put(topic)
         return True, topic
     if not known.perm & PERM_WRITE:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"topic {name} accepts no messages: its permission is "
-            f"{validation.describe_permission(known.perm)}",
-        )
+        raise topic_forbids(known, "accepts")
     return False, known
 
 
@@ -171,12 +146,3 @@ def _count(stats: Stats, fields: RecordFields, group: str, *, dead: bool) -> Non
     if dead:
         stats.dead[key] += 1
         log.debug("group %s: message %s of topic %s is a dead letter", group, fields[5], key[0])
-
-
-async def _answer_later(deps: Deps, end_log_offset: int, *, is_new: bool) -> Command:
-    if is_new:
-        await deps.saved()
-    if deps.durability.must_wait(wait_stored=True):
-        # A time-out is no failure: the message is stored, and a retry would deliver it twice.
-        await deps.durability.stored(end_log_offset)
-    return Command(code=ResponseCode.SUCCESS)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.responses import when_stored
 from tianzhou.broker.transactions import rules
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
 from tianzhou.message import StoredMessage
@@ -82,15 +83,7 @@ def _end(
 
 def _done(deps: Deps) -> Command | Awaitable[Command]:
     """The response after everything is stored."""
-    if deps.durability.must_wait(wait_stored=True):
-        return _done_on_disk(deps, deps.store.end_log_offset)
-    return Command(code=ResponseCode.SUCCESS)
-
-
-async def _done_on_disk(deps: Deps, end_log_offset: int) -> Command:
-    # A time-out is no failure: the end is stored and takes effect, and a second one would not.
-    await deps.durability.stored(end_log_offset)
-    return Command(code=ResponseCode.SUCCESS)
+    return when_stored(deps, Command(code=ResponseCode.SUCCESS), deps.store.end_log_offset)
 
 
 def _half_of(deps: Deps, header: EndTransactionRequest) -> StoredMessage:

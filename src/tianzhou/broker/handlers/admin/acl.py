@@ -5,13 +5,14 @@ from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.responses import success
 from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.auth import AclConfig, PlainAccessConfig
 from tianzhou.protocol.bodies.topics import DataVersion
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.auth import (
     CreateAccessConfigRequest,
     DeleteAccessConfigRequest,
@@ -102,7 +103,7 @@ def get_versions(deps: Deps, _: Connection, __: Command) -> Command:
         broker_addr=deps.address,
         cluster_name=config.broker_cluster_name,
     )
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))
+    return success(header)
 
 
 def get_accounts(deps: Deps, _: Connection, __: Command) -> Command:

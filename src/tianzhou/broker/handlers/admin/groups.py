@@ -7,12 +7,14 @@ import msgspec
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.admin.topics import apply_attributes
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import no_group
+from tianzhou.broker.handlers.responses import saved, success_with
 from tianzhou.broker.tables.attributes import added, group_problems
 from tianzhou.broker.tables.groups import is_system_group
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
-from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import (
     GroupForbidden,
@@ -37,22 +39,21 @@ log = logging.getLogger(__name__)
 
 async def update_group(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-    await _update_groups(deps, connection, [decode_body(SubscriptionGroupConfig, request.body)])
-    return Command(code=ResponseCode.SUCCESS)
+    group = decode_body(SubscriptionGroupConfig, request.body)
+    return await _update_groups(deps, connection, [group])
 
 
 async def update_group_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
-    await _update_groups(deps, connection, body.groups or [])
-    return Command(code=ResponseCode.SUCCESS)
+    return await _update_groups(deps, connection, body.groups or [])
 
 
 async def _update_groups(
     deps: Deps, connection: Connection, groups: list[SubscriptionGroupConfig]
-) -> None:
+) -> Command:
     await slices.finish(_update_steps(deps, connection, groups))
-    await _save(deps)
+    return await saved(deps)
 
 
 def _update_steps(
@@ -96,23 +97,13 @@ async def delete_group(deps: Deps, connection: Connection, request: Command) -> 
     deps.history.forget_group(header.group_name, deps.clock())
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         deps.topics.remove(prefix + header.group_name)
-    await _save(deps)
-    return Command(code=ResponseCode.SUCCESS)
-
-
-async def _save(deps: Deps) -> None:
-    if not await deps.saved():
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            "the change is in effect, but it cannot be saved: see the broker's log",
-        )
+    return await saved(deps)
 
 
 @sliced
 def get_all_groups(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    body = yield from encode_steps(deps.groups.as_body())
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(deps.groups.as_body()))
 
 
 @sliced
@@ -121,18 +112,14 @@ def get_group(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     header = decode(GetSubscriptionGroupConfigRequest, request.fields)
     group = deps.groups.get(header.group)
     if group is None:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {validation.shorten(header.group)} does not exist",
-        )
-    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(group)))
+        raise no_group(header.group)
+    return (yield from success_with(group))
 
 
 @sliced
 def get_all_offsets(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_CONSUMER_OFFSET."""
-    body = yield from encode_steps(ConsumerOffsetTable(offsets=deps.offsets.by_key))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(ConsumerOffsetTable(offsets=deps.offsets.by_key)))
 
 
 async def update_group_forbidden(deps: Deps, connection: Connection, request: Command) -> Command:
@@ -146,7 +133,7 @@ async def update_group_forbidden(deps: Deps, connection: Connection, request: Co
     ):
         verb = "may read" if header.readable else "must not read"
         log.info("group %s: %s topic %s now, by %s", group, verb, topic, connection.peer)
-        await _save(deps)
+        await saved(deps)
     readable = not deps.groups.is_forbidden(group, topic)
     body = GroupForbidden(topic=topic, group=group, readable=readable)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))

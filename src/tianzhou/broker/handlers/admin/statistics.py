@@ -5,6 +5,8 @@ from datetime import datetime
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_topic
+from tianzhou.broker.handlers.responses import success_with
 from tianzhou.broker.pop.inflight import Key
 from tianzhou.broker.statistics.history import SEPARATOR
 from tianzhou.broker.statistics.series import DAY, HOUR, MINUTE, WindowStats
@@ -12,7 +14,6 @@ from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
 from tianzhou.errors import RequestError
 from tianzhou.limits import SHOWN_QUEUES_MAX
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.stats import (
     BrokerStatsData,
@@ -72,7 +73,7 @@ def get_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[Comm
         named = [header.topic] if header.topic else (yield from deps.offsets.topics_of(group))
         topics = _still_read(deps, group, sorted(named))
     stats = yield from _consume_stats(deps, group, topics, SHOWN_QUEUES_MAX)
-    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(stats)))
+    return (yield from success_with(stats))
 
 
 @sliced
@@ -105,7 +106,7 @@ def get_all_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[
         total_diff=total_diff,
         total_inflight_diff=in_flight,
     )
-    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(body)))
+    return (yield from success_with(body))
 
 
 def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
@@ -171,17 +172,12 @@ def _queue_stats(deps: Deps, group: str, topic: str, queue_id: int) -> ConsumeOf
 def query_time_span(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CONSUME_TIME_SPAN: store times of the first, last and next consumed message."""
     header = decode(QueryConsumeTimeSpanRequest, request.fields)
-    topic = deps.topics.get(header.topic)
-    if topic is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
-        )
+    topic = find_topic(deps, header.topic)
     spans: list[QueueTimeSpan] = []
     for queue_id in range(topic.write_queue_count):
         spans.append(_time_span(deps, header.group, header.topic, queue_id))
         yield
-    body = yield from encode_steps(QueryConsumeTimeSpanBody(spans=spans))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(QueryConsumeTimeSpanBody(spans=spans)))
 
 
 def _time_span(deps: Deps, group: str, topic: str, queue_id: int) -> QueueTimeSpan:

@@ -7,13 +7,15 @@ import msgspec
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.refusals import find_topic
+from tianzhou.broker.handlers.responses import saved, success_with
 from tianzhou.broker.tables.attributes import MIXED, added, topic_problems
 from tianzhou.broker.tables.topics import check_queue_counts
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import (
     SYSTEM_TOPICS,
 )
-from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue
@@ -58,21 +60,19 @@ async def create_topic(deps: Deps, connection: Connection, request: Command) -> 
         order=header.order,
         attributes=_parse_attributes(header.attributes),
     )
-    await _put_topics(deps, connection, [topic])
-    return Command(code=ResponseCode.SUCCESS)
+    return await _put_topics(deps, connection, [topic])
 
 
 async def create_topic_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
-    await _put_topics(deps, connection, body.topics or [])
-    return Command(code=ResponseCode.SUCCESS)
+    return await _put_topics(deps, connection, body.topics or [])
 
 
-async def _put_topics(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> None:
+async def _put_topics(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> Command:
     """Check all, then create or change each; `attributes` are changes of signed names."""
     await slices.finish(_put_steps(deps, connection, topics))
-    await _save(deps)
+    return await saved(deps)
 
 
 def _put_steps(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
@@ -176,8 +176,7 @@ async def delete_topic(deps: Deps, connection: Connection, request: Command) -> 
     await slices.finish(deps.offsets.remove_topic(header.topic))
     deps.history.forget_topic(header.topic, deps.clock())
     await delete_queues(deps.store, list(deps.store.queues.by_topic.get(header.topic, {}).values()))
-    await _save(deps)
-    return Command(code=ResponseCode.SUCCESS)
+    return await saved(deps)
 
 
 async def delete_queues(store: MessageStore, queues: list[ConsumeQueue]) -> None:
@@ -196,32 +195,19 @@ def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None
         yield
 
 
-async def _save(deps: Deps) -> None:
-    if not await deps.saved():
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            "the change is in effect, but it cannot be saved: see the broker's log",
-        )
-
-
 # -- listing ---------------------------------------------------------------------------------------
 
 
 @sliced
 def get_all_topic_config(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_TOPIC_CONFIG."""
-    body = yield from encode_steps(deps.topics.as_body())
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(deps.topics.as_body()))
 
 
 def get_topic_config(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_TOPIC_CONFIG (5.x)."""
     header = decode(GetTopicConfigRequest, request.fields)
-    topic = deps.topics.get(header.topic)
-    if topic is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
-        )
+    topic = find_topic(deps, header.topic)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(topic))
 
 
@@ -237,8 +223,7 @@ def query_topic_consume_by_who(deps: Deps, _: Connection, request: Command) -> S
     header = decode(QueryTopicConsumeByWhoRequest, request.fields)
     groups = deps.consumers.groups_of_topic(header.topic)
     groups |= yield from deps.offsets.groups_of(header.topic)
-    body = yield from encode_steps(GroupList(groups=sorted(groups)))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(GroupList(groups=sorted(groups))))
 
 
 @sliced
@@ -246,19 +231,14 @@ def query_topics_by_consumer(deps: Deps, _: Connection, request: Command) -> Ste
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
     header = decode(QueryTopicsByConsumerRequest, request.fields)
     topics = sorted((yield from deps.offsets.topics_of(header.group)))
-    body = yield from encode_steps(TopicList(topics=topics, broker_addr=deps.address))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(TopicList(topics=topics, broker_addr=deps.address)))
 
 
 @sliced
 def get_topic_stats(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_TOPIC_STATS_INFO: first and last offset of each queue of a topic."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
-    topic = deps.topics.get(header.topic)
-    if topic is None:
-        raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
-        )
+    topic = find_topic(deps, header.topic)
     broker_name = deps.settings.config.broker_name
     queue_count = max(topic.read_queue_count, topic.write_queue_count)
     table: dict[MessageQueue, TopicOffset] = {}
@@ -267,8 +247,7 @@ def get_topic_stats(deps: Deps, _: Connection, request: Command) -> Steps[Comman
         table[queue] = _queue_stats(deps.store, header.topic, queue_id)
         yield
     put_tps = deps.history.per_second("TOPIC_PUT_NUMS", header.topic, deps.clock())
-    body = yield from encode_steps(TopicStatsTable(offsets=table, put_tps=put_tps))
-    return Command(code=ResponseCode.SUCCESS, body=body)
+    return (yield from success_with(TopicStatsTable(offsets=table, put_tps=put_tps)))
 
 
 def _queue_stats(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:
