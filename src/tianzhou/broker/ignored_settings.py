@@ -10,23 +10,7 @@ start.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_ONE_LOOP = "one event loop serves every request"
-_OWN_POP = "what is popped is kept in an index of Tianzhou's own, without tuning"
-_OWN_TIMER = "the timer has an index of its own, to the millisecond and without tuning"
-_NO_TIERS = "there is no tiered storage"
-_OTHER_STORE = "the store has one form, RocketMQ's files; no RocksDB, no compaction"
-_NO_CONTROLLER = "there is no controller, DLedger or broker container"
 _NO_REPLICATION = "replication is not in this version"
-_NO_METRICS = "RocketMQ's metrics exporters are not in this version"
-_OWN_STATS = "statistics are counters without tuning"
-_NO_COLD = "cold data is not watched"
-_NO_LMQ = "light queues (LMQ) are not in this version"
-_NO_BITMAPS = "filters are applied to the messages themselves, no bit maps are kept"
-_NO_STAGING = "the log is written through mapped memory where no staged buffer is free"
-_OWN_STORE = "the store of Tianzhou needs no such tuning"
-_NO_CLIENT = "the broker's own connections need no tuning"
-_KERNEL_SIZES = "the operating system sizes socket buffers"
-_OWN_DELAY = "delayed messages are delivered in one way, without tuning"
 
 
 class Refused(NamedTuple):
@@ -38,7 +22,6 @@ class Refused(NamedTuple):
 
 
 _ONE_REPLICA = "this version keeps one replica, so no more than one can acknowledge a message"
-_ROCKSDB = "topics and offsets that RocketMQ keeps in RocksDB would not be read"
 
 REFUSED: Mapping[str, Refused] = {
     "allAckInSyncStateSet": Refused(("false",), _ONE_REPLICA),
@@ -53,11 +36,164 @@ REFUSED: Mapping[str, Refused] = {
     "readOnlyCommitLogStorePaths": Refused(
         ("",), "the log is in one folder, so messages in these folders would not be read"
     ),
-    "storeType": Refused(("default",), _ROCKSDB),
+    "storeType": Refused(
+        ("default",), "topics and offsets that RocketMQ keeps in RocksDB would not be read"
+    ),
     "totalReplicas": Refused(("0", "1"), _ONE_REPLICA),
     "wakeFlushWhenPutMessage": Refused(
         ("false",), "set flushDiskType=SYNC_FLUSH, or a shorter flushIntervalCommitLog"
     ),
+}
+
+_KEYS_BY_REASON: Mapping[str, str] = {
+    "statistics are counters without tuning": """
+        accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats commercialBaseCount
+        commercialBigCount commercialEnable commercialSizePerMsg commercialTransCount enableLmqStats
+        enableScheduleMessageStats estimateAccumulation maxStatsIdleTimeInMinutes
+        sampleCountThreshold sampleSteps
+    """,
+    "one event loop serves every request": """
+        ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
+        adminBrokerThreadPoolQueueCapacity asyncSendEnable batchDispatchRequestThreadPoolNums
+        clientAsyncSemaphoreValue clientCallbackExecutorThreads clientManagerThreadPoolQueueCapacity
+        clientManageThreadPoolNums clientOnewaySemaphoreValue clientWorkerThreads
+        compactionThreadNum consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+        disableCallbackExecutor disableNettyWorkerGroup dispatchCqCacheNum dispatchCqThreads
+        enableNotifyAfterPopOrderLockRelease endTransactionPoolQueueCapacity heartbeatThreadPoolNums
+        heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums
+        litePullThreadPoolQueueCapacity loadBalanceProcessorThreadPoolNums
+        loadBalanceThreadPoolQueueCapacity lockInStrictMode maxAsyncPutMessageRequests
+        processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+        putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
+        queryThreadPoolQueueCapacity recoverThreadPoolNums replyThreadPoolQueueCapacity
+        sendMessageThreadPoolNums serverAsyncSemaphoreValue serverCallbackExecutorThreads
+        serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverSelectorThreads
+        serverWorkerThreads spinLockCollisionRetreatOptimalDegree timerGetMessageThreadNum
+        timerPutMessageThreadNum topicQueueLockNum useABSLock useEpollNativeSelector
+        useReentrantLockWhenPutMessage waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
+        waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
+        waitTimeMillsInTransactionQueue
+    """,
+    "there is no controller, DLedger or broker container": """
+        brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+        checkSyncStateSetPeriod compatibleWithOldNameSrv controllerAddr
+        controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId
+        enableAutoInSyncReplicas fetchControllerAddrByDnsLookup forwardTimeout haMaxGapNotInSync
+        isBrokerContainer isInBrokerContainer preferredLeaderId replicasPerDiskPartition
+        sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
+        storePathEpochFile syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+        syncControllerMetadataPeriod
+    """,
+    "the timer has an index of its own, to the millisecond and without tuning": """
+        commercialTimerCount mappedFileSizeTimerLog timerCheckMetricsWhen
+        timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
+        timerEnableDisruptor timerEnableRetryUntilSuccess timerInterceptDelayLevel
+        timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerSkipUnknownError
+        timerStopDequeue timerStopEnqueue timerWarmEnable
+    """,
+    "what is popped is kept in an index of Tianzhou's own, without tuning": """
+        appendAckAsync appendCkAsync enableNotifyBeforePopCalculateLag enablePopBatchAck
+        enablePopBufferMerge enablePopLog enablePopMetrics enableSkipLongAwaitingAck
+        popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+        popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
+        popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
+        popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead reviveAckWaitMs reviveInterval
+        reviveMaxSlow reviveQueueNum reviveScanTime skipWhenCKRePutReachMaxTimes
+    """,
+    _NO_REPLICATION: """
+        asyncLearner haFlowControlEnable haHousekeepingInterval haMasterAddress
+        haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
+        maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength offsetCheckInSlave
+        slaveTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup
+    """,
+    "filters are applied to the messages themselves, no bit maps are kept": """
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter
+        filterDataCleanTimeSpan filterServerNums maxErrorRateOfBloomFilter maxFilterMessageSize
+    """,
+    "the store has one form, RocketMQ's files; no RocksDB, no compaction": """
+        bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
+        combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
+        combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType compactionCqMappedFileSize
+        compactionMappedFileSize compactionScheduleInternal configManagerVersion enableCompaction
+        enableRocksDBLog maxOffsetMapSize memTableFlushIntervalMs realTimePersistRocksDBConfig
+        rocksdbCompressionType rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
+        rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
+    """,
+    "the broker's own connections need no tuning": """
+        channelNotActiveInterval clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
+        clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
+        connectTimeoutMillis enableReconnectForGoAway isScanAvailableNameSrv
+        maxReconnectIntervalTimeSeconds socksProxyConfig
+    """,
+    "the store of Tianzhou needs no such tuning": """
+        cleanSwapedMapInterval commitLogForceSwapMapInterval commitLogRollingInterval
+        commitLogRollingMinimumSize commitLogSwapMapInterval commitLogSwapMapReserveFileNum
+        correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
+        deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax
+        destroyMapedFileIntervalForcibly diskFallRecorded dispatchFromSenderThread
+        enableAcceleratedRecovery enableAsyncReput enableBatchPush
+        enableBuildConsumeQueueConcurrently enableLogConsumeQueueRepeatedlyBuildWhenRecover
+        enableRunningFlagsInFlush flushCommitLogTimed flushLeastPagesWhenWarmMapedFile
+        isEnableBatchPush logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
+        logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSwapEnable
+        mapperFileSizeBatchConsumeQueue maxBatchDeleteFilesNum maxConsumeQueueScan
+        maxRecoveryCommitlogFiles messageIndexSafe putConsumeQueueDataByFileChannel
+        putMessageTimeout putMsgIndexHightWater readUnCommitted recheckReputOffsetFromCq
+        recoverConcurrently redeleteHangedFileInterval searchBcqByCacheEnable
+        travelCqFileNumWhenGetMessage wakeCommitWhenPutMessage warmMapedFileEnable
+    """,
+    "the log is written through mapped memory where no staged buffer is free": """
+        fastFailIfNoBufferInStorePool writeWithoutMmap
+    """,
+    "delayed messages are delivered in one way, without tuning": """
+        delayOffsetUpdateVersionStep enableScheduleAsyncDeliver maxDelayTime
+        scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    """,
+    "RocketMQ's metrics exporters are not in this version": """
+        enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics
+        enableRemotingMetrics enableRequestMetrics enableStatsMetrics enableTransactionMetrics
+        metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+        metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget
+        metricsInDelta metricsLabel metricsOtelCardinalityLimit transactionMetricFlushInterval
+    """,
+    "light queues (LMQ) are not in this version": """
+        enableLmq enableMultiDispatch maxLmqConsumeQueueNum
+    """,
+    "the operating system sizes socket buffers": """
+        serverPooledByteBufAllocatorEnable serverSocketBacklog serverSocketRcvBufSize
+        serverSocketSndBufSize writeBufferHighWaterMark writeBufferLowWaterMark
+    """,
+    "there is no tiered storage": """
+        objectStoreAccessKey objectStoreBucket objectStoreEndpoint objectStoreSecretKey
+        readAheadCacheEnable readAheadCacheExpireDuration readAheadCacheSizeThresholdRate
+        readAheadMessageCountThreshold readAheadMessageSizeThreshold tieredBackendServiceProvider
+        tieredMetadataServiceProvider tieredStorageLevel tieredStoreCommitLogMaxSize
+        tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable tieredStoreDeleteFileEnable
+        tieredStoreDeleteFileInterval tieredStoreFilePath tieredStoreFileReservedTime
+        tieredStoreGroupCommit tieredStoreGroupCommitCount tieredStoreGroupCommitSize
+        tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum
+        tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
+    """,
+    "offsets of broadcasting belong to the client": """
+        broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
+    """,
+    "Tianzhou needs no such tuning": """
+        cleanOfflineBrokerInterval disappearTimeAfterStart enableCleanExpiredOffset
+        enableCreateSysGroup enableFastChannelEventProcess enableNetWorkFlowControl
+        flushConsumerOffsetHistoryInterval isolateLogEnable printChannelGroups
+        printChannelGroupsMinNum recordGetMessageResult subscriptionExpiredTimeout
+        useStaticSubscription
+    """,
+    "consumers that fall behind are not switched off": """
+        consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
+    """,
+    "all topics are registered at once": """
+        enableSingleTopicRegister enableSplitMetadata enableSplitRegistration splitMetadataSize
+        splitRegistrationSize
+    """,
+    "nameservers are named by namesrvAddr only": """
+        fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval
+    """,
 }
 
 IGNORED: Mapping[str, str] = {
@@ -83,252 +219,6 @@ IGNORED: Mapping[str, str] = {
     "transferMsgByHeap": "answers are made in one way",
     "updateNameServerAddrPeriod": "namesrvAddr is read when it changes",
     "validateSystemTopicWhenUpdateTopic": "system topics cannot be changed",
-    **dict.fromkeys(
-        (
-            "accountStatsEnable", "accountStatsPrintZeroValues", "autoDeleteUnusedStats",
-            "commercialBaseCount", "commercialBigCount", "commercialEnable",
-            "commercialSizePerMsg", "commercialTransCount",
-            "enableLmqStats", "enableScheduleMessageStats", "estimateAccumulation",
-            "maxStatsIdleTimeInMinutes", "sampleCountThreshold", "sampleSteps",
-        ),
-        _OWN_STATS,
-    ),
-    **dict.fromkeys(
-        (
-            "ackMessageThreadPoolNums", "ackThreadPoolQueueCapacity",
-            "adminBrokerThreadPoolNums", "adminBrokerThreadPoolQueueCapacity",
-            "asyncSendEnable", "batchDispatchRequestThreadPoolNums",
-            "clientAsyncSemaphoreValue", "clientCallbackExecutorThreads",
-            "clientManageThreadPoolNums", "clientManagerThreadPoolQueueCapacity",
-            "clientOnewaySemaphoreValue", "clientWorkerThreads", "compactionThreadNum",
-            "consumerManageThreadPoolNums", "consumerManagerThreadPoolQueueCapacity",
-            "disableCallbackExecutor", "disableNettyWorkerGroup", "dispatchCqCacheNum",
-            "dispatchCqThreads", "enableNotifyAfterPopOrderLockRelease",
-            "endTransactionPoolQueueCapacity", "heartbeatThreadPoolNums",
-            "heartbeatThreadPoolQueueCapacity", "litePullMessageThreadPoolNums",
-            "litePullThreadPoolQueueCapacity", "loadBalanceProcessorThreadPoolNums",
-            "loadBalanceThreadPoolQueueCapacity", "lockInStrictMode",
-            "maxAsyncPutMessageRequests", "processReplyMessageThreadPoolNums",
-            "pullMessageThreadPoolNums", "pullThreadPoolQueueCapacity",
-            "putMessageFutureThreadPoolNums", "putThreadPoolQueueCapacity",
-            "queryMessageThreadPoolNums", "queryThreadPoolQueueCapacity",
-            "recoverThreadPoolNums", "replyThreadPoolQueueCapacity",
-            "sendMessageThreadPoolNums", "serverAsyncSemaphoreValue",
-            "serverCallbackExecutorThreads", "serverNettyWorkerGroupEnable",
-            "serverOnewaySemaphoreValue", "serverSelectorThreads", "serverWorkerThreads",
-            "spinLockCollisionRetreatOptimalDegree", "timerGetMessageThreadNum",
-            "timerPutMessageThreadNum", "topicQueueLockNum", "useABSLock",
-            "useEpollNativeSelector", "useReentrantLockWhenPutMessage",
-            "waitTimeMillsInAckQueue", "waitTimeMillsInAdminBrokerQueue",
-            "waitTimeMillsInHeartbeatQueue", "waitTimeMillsInLitePullQueue",
-            "waitTimeMillsInPullQueue", "waitTimeMillsInTransactionQueue",
-        ),
-        _ONE_LOOP,
-    ),
-    **dict.fromkeys(
-        (
-            "brokerElectionPriority", "brokerHeartbeatInterval",
-            "brokerNotActiveTimeoutMillis", "checkSyncStateSetPeriod",
-            "compatibleWithOldNameSrv", "controllerAddr", "controllerHeartBeatTimeoutMills",
-            "dLegerGroup", "dLegerPeers", "dLegerSelfId", "enableAutoInSyncReplicas",
-            "fetchControllerAddrByDnsLookup",
-            "forwardTimeout", "haMaxGapNotInSync", "isBrokerContainer",
-            "isInBrokerContainer", "preferredLeaderId",
-            "replicasPerDiskPartition", "sendHeartbeatTimeoutMillis", "skipPreOnline",
-            "storePathBrokerIdentity", "storePathDLedgerCommitLog", "storePathEpochFile",
-            "syncBrokerMemberGroupPeriod", "syncBrokerMetadataPeriod",
-            "syncControllerMetadataPeriod",
-        ),
-        _NO_CONTROLLER,
-    ),
-    **dict.fromkeys(
-        (
-            "commercialTimerCount", "mappedFileSizeTimerLog", "timerCheckMetricsWhen",
-            "timerColdDataCheckIntervalMs", "timerCongestNumEachSlot",
-            "timerEnableCheckMetrics", "timerEnableDisruptor", "timerEnableRetryUntilSuccess",
-            "timerInterceptDelayLevel", "timerMetricSmallThreshold", "timerPrecisionMs",
-            "timerProgressLogIntervalMs", "timerSkipUnknownError", "timerStopDequeue",
-            "timerStopEnqueue", "timerWarmEnable",
-        ),
-        _OWN_TIMER,
-    ),
-    **dict.fromkeys(
-        (
-            "appendAckAsync", "appendCkAsync", "enableNotifyBeforePopCalculateLag",
-            "enablePopBatchAck", "enablePopBufferMerge", "enablePopLog", "enablePopMetrics",
-            "enableSkipLongAwaitingAck", "popCkOffsetMaxQueueSize",
-            "popCkStayBufferTime", "popCkStayBufferTimeOut", "popConsumerFSServiceInit",
-            "popConsumerKVServiceEnable", "popConsumerKVServiceInit", "popConsumerKVServiceLog",
-            "popLongPollingForceNotifyInterval", "popPollingMapExpireTimeSeconds",
-            "popPollingMapSize", "popReviveMaxAttemptTimes", "popReviveMaxReturnSizePerRead",
-            "reviveAckWaitMs", "reviveInterval", "reviveMaxSlow", "reviveQueueNum",
-            "reviveScanTime", "skipWhenCKRePutReachMaxTimes",
-        ),
-        _OWN_POP,
-    ),
-    **dict.fromkeys(
-        (
-            "asyncLearner", "haFlowControlEnable",
-            "haHousekeepingInterval", "haMasterAddress", "haMaxTimeSlaveNotCatchup",
-            "haSendHeartbeatInterval", "haSlaveFallbehindMax", "haTransferBatchSize",
-            "maxChecksumRange", "maxHaTransferByteInSecond", "maxSlaveResendLength",
-            "offsetCheckInSlave", "slaveTimeout", "syncFromLastFile",
-            "syncMasterFlushOffsetWhenStartup",
-        ),
-        _NO_REPLICATION,
-    ),
-    **dict.fromkeys(
-        (
-            "bitMapLengthConsumeQueueExt", "enableCalcFilterBitMap",
-            "expectConsumerNumUseFilter", "filterDataCleanTimeSpan", "filterServerNums",
-            "maxErrorRateOfBloomFilter", "maxFilterMessageSize",
-        ),
-        _NO_BITMAPS,
-    ),
-    **dict.fromkeys(
-        (
-            "bottomMostCompressionTypeForConsumeQueueStore", "cleanRocksDBDirtyCQIntervalMin",
-            "combineAssignOffsetCQType", "combineCQEnableCheckSelf", "combineCQLoadingCQTypes",
-            "combineCQMaxExtraSearchCommitLogFiles", "combineCQPreferCQType",
-            "compactionCqMappedFileSize", "compactionMappedFileSize",
-            "compactionScheduleInternal", "configManagerVersion", "enableCompaction",
-            "enableRocksDBLog", "maxOffsetMapSize", "memTableFlushIntervalMs",
-            "realTimePersistRocksDBConfig", "rocksdbCQDoubleWriteEnable",
-            "rocksdbCompressionType", "rocksdbFlushWalFrequency",
-            "rocksdbWalFileRollingThreshold", "statRocksDBCQIntervalSec",
-        ),
-        _OTHER_STORE,
-    ),
-    **dict.fromkeys(
-        (
-            "channelNotActiveInterval", "clientChannelMaxIdleTimeSeconds",
-            "clientCloseSocketIfTimeout", "clientPooledByteBufAllocatorEnable",
-            "clientSocketRcvBufSize", "clientSocketSndBufSize", "connectTimeoutMillis",
-            "enableReconnectForGoAway", "isScanAvailableNameSrv",
-            "maxReconnectIntervalTimeSeconds", "socksProxyConfig",
-        ),
-        _NO_CLIENT,
-    ),
-    **dict.fromkeys(
-        (
-            "cleanSwapedMapInterval", "commitLogForceSwapMapInterval",
-            "commitLogRollingInterval", "commitLogRollingMinimumSize",
-            "commitLogSwapMapInterval", "commitLogSwapMapReserveFileNum",
-            "correctLogicMinOffsetForceInterval", "correctLogicMinOffsetSleepInterval",
-            "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
-            "deleteFileBatchMax", "destroyMapedFileIntervalForcibly", "diskFallRecorded",
-            "dispatchFromSenderThread", "enableAcceleratedRecovery", "enableAsyncReput",
-            "enableBatchPush", "enableBuildConsumeQueueConcurrently",
-            "enableLogConsumeQueueRepeatedlyBuildWhenRecover", "enableRunningFlagsInFlush",
-            "flushCommitLogTimed", "flushLeastPagesWhenWarmMapedFile",
-            "isEnableBatchPush", "logicQueueForceSwapMapInterval",
-            "logicQueueSwapMapInterval", "logicQueueSwapMapReserveFileNum",
-            "logicalDiskSpaceCleanForciblyThreshold", "mappedFileSwapEnable",
-            "mapperFileSizeBatchConsumeQueue", "maxBatchDeleteFilesNum", "maxConsumeQueueScan",
-            "maxRecoveryCommitlogFiles", "messageIndexSafe", "putConsumeQueueDataByFileChannel",
-            "putMessageTimeout", "putMsgIndexHightWater", "readUnCommitted",
-            "recheckReputOffsetFromCq", "recoverConcurrently", "redeleteHangedFileInterval",
-            "searchBcqByCacheEnable", "travelCqFileNumWhenGetMessage",
-            "wakeCommitWhenPutMessage", "warmMapedFileEnable",
-        ),
-        _OWN_STORE,
-    ),
-    **dict.fromkeys(
-        ("fastFailIfNoBufferInStorePool", "writeWithoutMmap"),
-        _NO_STAGING,
-    ),
-    **dict.fromkeys(
-        (
-            "delayOffsetUpdateVersionStep", "enableScheduleAsyncDeliver", "maxDelayTime",
-            "scheduleAsyncDeliverMaxPendingLimit", "scheduleAsyncDeliverMaxResendNum2Blocked",
-        ),
-        _OWN_DELAY,
-    ),
-    **dict.fromkeys(
-        (
-            "enableConnectionMetrics", "enableLagAndDlqMetrics", "enableMessageStoreMetrics",
-            "enableRemotingMetrics", "enableRequestMetrics", "enableStatsMetrics",
-            "metricGrpcExporterIntervalInMills", "metricGrpcExporterTimeOutInMills",
-            "metricLoggingExporterIntervalInMills",
-            "metricsGrpcExporterHeader", "metricsGrpcExporterTarget", "metricsInDelta",
-            "metricsLabel", "metricsOtelCardinalityLimit",
-        ),
-        _NO_METRICS,
-    ),
-    **dict.fromkeys(
-        (
-            "enableLmq", "enableMultiDispatch", "maxLmqConsumeQueueNum",
-        ),
-        _NO_LMQ,
-    ),
-    **dict.fromkeys(
-        (
-            "serverPooledByteBufAllocatorEnable", "serverSocketBacklog",
-            "serverSocketRcvBufSize", "serverSocketSndBufSize", "writeBufferHighWaterMark",
-            "writeBufferLowWaterMark",
-        ),
-        _KERNEL_SIZES,
-    ),
-    **dict.fromkeys(
-        (
-            "enableTransactionMetrics", "transactionMetricFlushInterval",
-        ),
-        _NO_METRICS,
-    ),
-    **dict.fromkeys(
-        (
-            "objectStoreAccessKey", "objectStoreBucket", "objectStoreEndpoint",
-            "objectStoreSecretKey", "readAheadCacheEnable", "readAheadCacheExpireDuration",
-            "readAheadCacheSizeThresholdRate", "readAheadMessageCountThreshold",
-            "readAheadMessageSizeThreshold", "tieredBackendServiceProvider",
-            "tieredMetadataServiceProvider", "tieredStorageLevel",
-            "tieredStoreCommitLogMaxSize", "tieredStoreConsumeQueueMaxSize",
-            "tieredStoreCrcCheckEnable", "tieredStoreDeleteFileEnable",
-            "tieredStoreDeleteFileInterval", "tieredStoreFilePath",
-            "tieredStoreFileReservedTime", "tieredStoreGroupCommit",
-            "tieredStoreGroupCommitCount", "tieredStoreGroupCommitSize",
-            "tieredStoreGroupCommitTimeout", "tieredStoreIndexFileMaxHashSlotNum",
-            "tieredStoreIndexFileMaxIndexNum", "tieredStoreMaxGroupCommitCount",
-            "tieredStoreMaxPendingLimit",
-        ),
-        _NO_TIERS,
-    ),
-    **dict.fromkeys(
-        (
-            "broadcastOffsetExpireMaxSecond", "broadcastOffsetExpireSecond",
-            "enableBroadcastOffsetStore",
-        ),
-        "offsets of broadcasting belong to the client",
-    ),
-    **dict.fromkeys(
-        (
-            "cleanOfflineBrokerInterval", "disappearTimeAfterStart", "enableCleanExpiredOffset",
-            "enableCreateSysGroup", "enableFastChannelEventProcess", "enableNetWorkFlowControl",
-            "flushConsumerOffsetHistoryInterval", "isolateLogEnable", "printChannelGroups",
-            "printChannelGroupsMinNum", "recordGetMessageResult", "subscriptionExpiredTimeout",
-            "useStaticSubscription",
-        ),
-        "Tianzhou needs no such tuning",
-    ),
-    **dict.fromkeys(
-        (
-            "consumerFallbehindThreshold", "disableConsumeIfConsumerReadSlowly",
-        ),
-        "consumers that fall behind are not switched off",
-    ),
-    **dict.fromkeys(
-        (
-            "enableSingleTopicRegister", "enableSplitMetadata", "enableSplitRegistration",
-            "splitMetadataSize", "splitRegistrationSize",
-        ),
-        "all topics are registered at once",
-    ),
-    **dict.fromkeys(
-        (
-            "fetchNameSrvAddrByDnsLookup", "fetchNamesrvAddrByAddressServer",
-            "fetchNamesrvAddrInterval",
-        ),
-        "nameservers are named by namesrvAddr only",
-    ),
-}  # fmt: skip
+    **{key: why for why, keys in _KEYS_BY_REASON.items() for key in keys.split()},
+}
 """Accepted without effect, and why."""
