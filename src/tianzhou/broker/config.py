@@ -27,6 +27,7 @@ from tianzhou.config.settings import (
     Loaded,
     from_environment,
     from_file,
+    limit_setting,
     load,
     path_setting,
     setting,
@@ -99,8 +100,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         10911, "TCP port for clients and tools; 0 chooses a free one", maximum=65535
     )
     bind_address: str = setting(
-        _ALL_INTERFACES,
-        "address to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
+        _ALL_INTERFACES, "address to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6"
     )
     broker_ip1: str | None = setting(
         None, "address that clients connect to; detected if not set",
@@ -201,10 +201,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     # -- transactions -----------------------------------------------------------------------------
     reject_transaction_message: bool = setting(False, "refuse transactional messages", change=LIVE)
     transaction_time_out: int = setting(
-        6000,
-        "ms before the first check of an open transaction",
-        change=ADMIN,
-        maximum=INT32_MAX,
+        6000, "ms before the first check of an open transaction", change=ADMIN, maximum=INT32_MAX
     )
     transaction_check_max: int = setting(
         15,
@@ -214,11 +211,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         maximum=INT32_MAX,
     )
     transaction_check_interval: int = setting(
-        60_000,
-        "ms between two rounds of checks",
-        change=ADMIN,
-        minimum=1,
-        maximum=INT32_MAX,
+        60_000, "ms between two rounds of checks", change=ADMIN, minimum=1, maximum=INT32_MAX
     )
     transaction_op_msg_max_size: int = setting(
         4096, "bytes of a record that ends several transactions; 1: one record each, as 4.9 reads",
@@ -416,53 +409,25 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
 
     # -- tables -----------------------------------------------------------------------------------
-    max_topics: int = setting(
-        TOPICS_MAX,
-        "most topics, without those of groups (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_topics: int = limit_setting(TOPICS_MAX, "most topics, without those of groups (Tianzhou's)")
+    max_subscription_groups: int = limit_setting(GROUPS_MAX, "most consumer groups (Tianzhou's)")
+    max_producer_groups: int = limit_setting(
+        PRODUCER_GROUPS_MAX, "producer groups that are connected (Tianzhou's)"
     )
-    max_subscription_groups: int = setting(
-        GROUPS_MAX,
-        "most consumer groups (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_subscriptions: int = limit_setting(
+        SUBSCRIPTIONS_MAX, "subscriptions of all connected consumers (Tianzhou's)"
     )
-    max_producer_groups: int = setting(
-        PRODUCER_GROUPS_MAX,
-        "producer groups that are connected (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_consumer_offsets: int = limit_setting(
+        OFFSETS_MAX, "committed offsets, one for each queue and group (Tianzhou's)"
     )
-    max_subscriptions: int = setting(
-        SUBSCRIPTIONS_MAX,
-        "subscriptions of all connected consumers (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_queue_locks: int = limit_setting(
+        QUEUE_LOCKS_MAX, "queues locked by consumers in order (Tianzhou's)"
     )
-    max_consumer_offsets: int = setting(
-        OFFSETS_MAX,
-        "committed offsets, one for each queue and group (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_popped_queues: int = limit_setting(
+        POPPED_QUEUES_MAX, "queues that groups pop, counted for each group (Tianzhou's)"
     )
-    max_queue_locks: int = setting(
-        QUEUE_LOCKS_MAX,
-        "queues locked by consumers in order (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
-    )
-    max_popped_queues: int = setting(
-        POPPED_QUEUES_MAX,
-        "queues that groups pop, counted for each group (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
-    )
-    max_group_rules: int = setting(
-        GROUP_RULES_MAX,
-        "topics forbidden to groups; modes (pull, pop) of groups (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
+    max_group_rules: int = limit_setting(
+        GROUP_RULES_MAX, "topics forbidden to groups; modes (pull, pop) of groups (Tianzhou's)"
     )
 
     # -- refused ----------------------------------------------------------------------------------

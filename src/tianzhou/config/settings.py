@@ -103,6 +103,11 @@ def setting(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
 
 
+def limit_setting(default: int, meaning: str, *, key: str = "") -> int:
+    """The most entries of a table, at least one."""
+    return setting(default, meaning, key=key, minimum=1, maximum=INT32_MAX)
+
+
 def path_setting(
     default: Callable[[], Path], meaning: str, *, key: str = "", aliases: tuple[str, ...] = ()
 ) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
-from tianzhou.config.settings import INT32_MAX, Change, path_setting, setting
+from tianzhou.config.settings import INT32_MAX, Change, limit_setting, path_setting, setting
 from tianzhou.limits import (
     KV_BYTES_MAX,
     NAMESRV_BROKERS_MAX,
@@ -104,29 +104,15 @@ class NamesrvConfig(TlsSettings, LogSettings):
     quota_file: Path | None = setting(
         None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
     )
-    max_topics: int = setting(
-        NAMESRV_TOPICS_MAX,
-        "topics of all brokers (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
-    )
-    max_routes: int = setting(
+    max_topics: int = limit_setting(NAMESRV_TOPICS_MAX, "topics of all brokers (Tianzhou's)")
+    max_routes: int = limit_setting(
         NAMESRV_ROUTES_MAX,
         "topics of all brokers, a topic counted for each broker name (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
     )
-    max_brokers: int = setting(
-        NAMESRV_BROKERS_MAX,
-        "registered brokers (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
-    )
-    max_kv_bytes: int = setting(
+    max_brokers: int = limit_setting(NAMESRV_BROKERS_MAX, "registered brokers (Tianzhou's)")
+    max_kv_bytes: int = limit_setting(
         KV_BYTES_MAX,
         "bytes of the KV configuration, with 64 more for each pair (Tianzhou's)",
-        minimum=1,
-        maximum=INT32_MAX,
         key="maxKVBytes",
     )
 
