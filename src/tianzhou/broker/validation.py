@@ -36,56 +36,41 @@ def describe_permission(permission: int) -> str:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def check_topic_name(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+def check_topic_name(topic: str) -> None:
     """Check the name of a topic."""
-    if not topic.strip():
-        raise RequestError(code, "the topic is blank")
-    if not _LEGAL.fullmatch(topic):
-        raise RequestError(
-            code,
-            f"the topic {shorten(topic)} contains illegal characters, "
-            f"allowing only ^[%|a-zA-Z0-9_-]+$",
-        )
     belongs_to_group = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
-    length_max = TOPIC_NAME_BYTES_MAX if belongs_to_group else TOPIC_LENGTH_MAX
-    if len(topic) > length_max:
-        raise RequestError(
-            code,
-            f"the topic {shorten(topic)} has {len(topic)} characters, "
-            f"at most {length_max} are allowed",
-        )
+    _check_name("topic", topic, TOPIC_NAME_BYTES_MAX if belongs_to_group else TOPIC_LENGTH_MAX)
 
 
-def check_group_name(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+def check_group_name(group: str) -> None:
     """Check the name of a consumer group."""
-    if not group.strip():
-        raise RequestError(code, "the consumer group is blank")
-    if not _LEGAL.fullmatch(group):
-        raise RequestError(
-            code,
-            f"the consumer group {shorten(group)} contains illegal characters, "
-            f"allowing only ^[%|a-zA-Z0-9_-]+$",
-        )
-    if len(group) > GROUP_LENGTH_MAX:
-        raise RequestError(
-            code,
-            f"the consumer group {shorten(group)} has {len(group)} characters, "
-            f"at most {GROUP_LENGTH_MAX} are allowed",
-        )
+    _check_name("consumer group", group, GROUP_LENGTH_MAX)
 
 
-def check_new_group(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+def _check_name(what: str, name: str, length_max: int) -> None:
+    problem = ""
+    if not name.strip():
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the {what} is blank")
+    if not _LEGAL.fullmatch(name):
+        problem = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    elif len(name) > length_max:
+        problem = f"has {len(name)} characters, at most {length_max} are allowed"
+    if problem:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the {what} {shorten(name)} {problem}")
+
+
+def check_new_group(group: str) -> None:
     """Check the name of a new group, and the names of its retry and dead-letter topics."""
-    check_group_name(group, code)
-    check_derived_topic(RETRY_TOPIC_PREFIX + group, code)
-    check_derived_topic(DLQ_TOPIC_PREFIX + group, code)
+    check_group_name(group)
+    check_derived_topic(RETRY_TOPIC_PREFIX + group)
+    check_derived_topic(DLQ_TOPIC_PREFIX + group)
 
 
-def check_derived_topic(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+def check_derived_topic(topic: str) -> None:
     """Check the length of a topic name that is derived from a group."""
     if not is_topic_name(topic):
         raise RequestError(
-            code,
+            ResponseCode.SYSTEM_ERROR,
             f"the topic {shorten(topic)} that belongs to the group has {name_bytes(topic)} bytes, "
             f"at most {TOPIC_NAME_BYTES_MAX} are allowed: choose a shorter group or topic",
         )
@@ -119,11 +104,11 @@ def check_body_size(size_bytes: int, size_max_bytes: int) -> None:
         )
 
 
-def check_properties(text: str, *, room_bytes: int = 0) -> None:
-    """Check that the properties, with `room_bytes` more, fit their two-byte length field."""
+def check_properties(text: str, *, added_bytes: int = 0) -> None:
+    """Check that the properties, with `added_bytes` more, fit their two-byte length field."""
     # Only a text that may not fit is encoded to measure it: three bytes per character at most.
-    if len(text) * 3 + room_bytes > PROPERTIES_BYTES_MAX:
-        size_bytes = len(text.encode("utf-8", "surrogatepass")) + room_bytes
+    if len(text) * 3 + added_bytes > PROPERTIES_BYTES_MAX:
+        size_bytes = len(text.encode("utf-8", "surrogatepass")) + added_bytes
         if size_bytes > PROPERTIES_BYTES_MAX:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,

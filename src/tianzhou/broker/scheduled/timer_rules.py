@@ -115,7 +115,7 @@ def timed(
         properties.REAL_QUEUE_ID: str(draft.queue_id),
     }
     text = properties.encode(properties.decode(draft.properties_text) | changes)
-    check_properties(text, room_bytes=_ADDED_BYTES_MAX)
+    check_properties(text, added_bytes=_ADDED_BYTES_MAX)
     props.update(changes)
     return msgspec.structs.replace(
         draft,
