@@ -50,7 +50,7 @@ from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.framing import split
+from tianzhou.protocol.kernel import split_frames
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
@@ -339,7 +339,7 @@ def send_back(port: int, log_offset: int, count: int) -> float:
         received = b""
         while left_count:
             received += sock.recv(65_536)
-            found, rest = split(received, 65_536)
+            found, rest = split_frames(received, 65_536)
             for start, stop in found:
                 assert b'"code":0,' in received[start:stop], received[start:stop]
             received = received[rest:]

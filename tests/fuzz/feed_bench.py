@@ -1,9 +1,9 @@
 """The kernel's feed on memory of its own: whatever comes in, what it leaves is sound."""
 
+from tests.support.framing import split
 from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.protocol.records import batch, record
 
 TOPIC, GROUP = "fuzzed", "readers"

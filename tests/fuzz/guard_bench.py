@@ -28,6 +28,7 @@ from tests.fuzz.guard_requests import (
     make_up,
 )
 from tests.support.brokers import Peer, peer_of, pull_fields, running_broker, send_fields
+from tests.support.framing import split
 from tianzhou.message import StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, TIMER_TOPIC
 from tianzhou.protocol import acl, properties, sysflag
@@ -35,7 +36,6 @@ from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.protocol.records.record import MAGIC_BLANK, decode_record, scan_records
 
 BATCH = 250

@@ -8,8 +8,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.fuzz import feed_bench, guard_bench
+from tests.support import framing
 from tests.support.header_table import REQUEST_HEADERS
-from tianzhou.protocol import command, fastjson, framing, kernel, properties
+from tianzhou.protocol import command, fastjson, kernel, properties
 from tianzhou.protocol.bodies import codec as bodies
 from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.route import TopicRouteData

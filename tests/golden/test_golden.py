@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support import framing
 from tests.support.header_table import REQUEST_HEADERS, RESPONSE_HEADERS
-from tianzhou.protocol import bodies, command, fastjson, framing, headers, properties
+from tianzhou.protocol import bodies, command, fastjson, headers, properties
 from tianzhou.protocol.bodies import (
     clients,
     groups,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.framing import split
 from tests.support.simulated_disk import SimulatedDisk
 
 from tianzhou.broker.config import load_broker_config
@@ -44,7 +45,6 @@ from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import FLAG_ONEWAY, Command, HeaderEncoding, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.message_id import encode_offset_id

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import wire_strategies
+from tests.support import framing, wire_strategies
 
 from tianzhou.errors import FrameError
-from tianzhou.protocol import command, framing
+from tianzhou.protocol import command
 from tianzhou.protocol.command import Command, HeaderEncoding
 
 pytestmark = pytest.mark.usefixtures("codec")

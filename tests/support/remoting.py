@@ -16,8 +16,8 @@ import psutil
 import pytest
 import uvloop
 
+from tests.support.framing import split
 from tianzhou.protocol.command import Command, HeaderEncoding, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits

@@ -9,14 +9,14 @@ The fast path (`Feed`) exists in the kernel only; without it every frame takes t
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from tianzhou.protocol.pure import frames
-from tianzhou.protocol.pure import record as pure_record
-from tianzhou.protocol.pure import walk as pure_walk
-from tianzhou.protocol.pure.frames import Buffer, Header
-from tianzhou.protocol.pure.record import RecordFields
-from tianzhou.protocol.pure.walk import Walk
+from tianzhou.protocol.pure import frames, record, walk
+from tianzhou.protocol.pure.frames import Buffer
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 CONTRACT = 5
 """Incremented with every change of the contract, here and in the crate."""
@@ -60,83 +60,30 @@ def description() -> str:
     return "the compiled kernel" if WHY_PURE is None else f"pure-Python codecs ({WHY_PURE})"
 
 
-def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
-    """See `pure.split_frames`."""
-    found = native.split_frames(buffer, limit_bytes) if native else None
-    return frames.split_frames(buffer, limit_bytes) if found is None else found
+def _compiled(pure: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The kernel's function of this name, which calls `pure` where it declines."""
+    function: Callable[..., _R | None] | None = getattr(native, pure.__name__, None)
+    if function is None:
+        return pure
+    fallback: Callable[..., _R] = pure
+
+    def call(*arguments: object) -> _R:
+        result = function(*arguments)
+        return fallback(*arguments) if result is None else result
+
+    return cast("Callable[_P, _R]", call)
 
 
-def decode_header(frame: Buffer) -> Header:
-    """See `pure.decode_header`."""
-    header = native.decode_header(frame) if native else None
-    return frames.decode_header(frame) if header is None else header
-
-
-def encode_frame(
-    code: int,
-    language: int,
-    version: int,
-    opaque: int,
-    flag: int,
-    remark: str | None,
-    ext_fields: dict[str, str] | None,
-    encoding: int,
-    body: Buffer,
-) -> bytes:
-    """See `pure.encode_frame`."""
-    arguments = (code, language, version, opaque, flag, remark, ext_fields, encoding, body)
-    frame = native.encode_frame(*arguments) if native else None
-    return frames.encode_frame(*arguments) if frame is None else frame
-
-
-# -- records ---------------------------------------------------------------------------------------
-
-
-def body_crc(body: Buffer) -> int:
-    """See `pure_record.body_crc`."""
-    crc = native.body_crc(body) if native else None
-    return pure_record.body_crc(body) if crc is None else crc
-
-
-def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) -> RecordFields:
-    """See `pure_record.decode_record`."""
-    fields = native.decode_record(buffer, start, check_crc, read_body) if native else None
-    if fields is None:
-        return pure_record.decode_record(buffer, start, check_crc, read_body)
-    return fields
-
-
-def decode_records(buffer: Buffer, check_crc: bool, read_body: bool) -> list[RecordFields]:
-    """See `pure_record.decode_records`."""
-    records = native.decode_records(buffer, check_crc, read_body) if native else None
-    if records is None:
-        return pure_record.decode_records(buffer, check_crc, read_body)
-    return records
-
-
-def encode_record(
-    topic: str,
-    body: Buffer,
-    properties_text: str,
-    queue_id: int,
-    queue_offset: int,
-    log_offset: int,
-    flag: int,
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_count: int,
-    prepared_log_offset: int,
-) -> bytes:
-    """See `pure_record.encode_record`."""
-    arguments = (
-        topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
-        born_time_ms, born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset,
-    )  # fmt: skip
-    record = native.encode_record(*arguments) if native else None
-    return pure_record.encode_record(*arguments) if record is None else record
+# Arguments are positional: the kernel's functions have no names for them.
+split_frames = _compiled(frames.split_frames)
+decode_header = _compiled(frames.decode_header)
+encode_frame = _compiled(frames.encode_frame)
+body_crc = _compiled(record.body_crc)
+decode_record = _compiled(record.decode_record)
+decode_records = _compiled(record.decode_records)
+encode_record = _compiled(record.encode_record)
+walk_records = _compiled(walk.walk_records)
+put_index_items = _compiled(walk.put_index_items)
 
 
 def decode_columns(
@@ -152,47 +99,6 @@ def decode_columns(
 def encode_rows(parts: tuple[Any, ...], numbers: bytes, ids: bytes) -> tuple[bytes, bytes] | None:
     """The items of a batch made of rows of Arrow columns, concatenated, and their end positions.
 
-    None if the kernel declines, or is of a build before it had this; then messages are made one by
-    one (`spark/sink/rows.py`).
+    None if the kernel declines; then messages are made one by one (`spark/sink/rows.py`).
     """
-    encode = getattr(native, "encode_rows", None)
-    return encode(parts, numbers, ids) if encode else None
-
-
-# -- walking ---------------------------------------------------------------------------------------
-
-
-def walk_records(
-    buffer: Buffer,
-    first: int,
-    start: int,
-    stop: int,
-    queues_from: int,
-    index_from: int,
-    keys_max: int,
-    delay_levels_ms: tuple[int, ...],
-    check_crc: bool,
-    torn: bool,
-) -> Walk:
-    """See `pure_walk.walk_records`."""
-    arguments = (
-        buffer, first, start, stop, queues_from, index_from, keys_max, delay_levels_ms, check_crc,
-        torn,
-    )  # fmt: skip
-    walk = native.walk_records(*arguments) if native else None
-    return pure_walk.walk_records(*arguments) if walk is None else walk
-
-
-def put_index_items(
-    file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes
-) -> int:
-    """See `pure_walk.put_index_items`."""
-    arguments = (file, slot_count, number, begin_time_ms, items)
-    used = native.put_index_items(*arguments) if native else None
-    return pure_walk.put_index_items(*arguments) if used is None else used
-
-
-if WHY_PURE is not None and not TYPE_CHECKING:
-    # Skip one call per message.
-    split_frames, decode_header = frames.split_frames, frames.decode_header
-    encode_frame, encode_record = frames.encode_frame, pure_record.encode_record
+    return native.encode_rows(parts, numbers, ids) if native else None

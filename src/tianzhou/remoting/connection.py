@@ -37,7 +37,7 @@ from tianzhou.protocol.command import (
     decode,
     encode,
 )
-from tianzhou.protocol.framing import split
+from tianzhou.protocol.kernel import split_frames
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.address import address_of
 from tianzhou.remoting.outgoing_requests import OTHER_FLAGS, OutgoingRequests
@@ -375,7 +375,7 @@ class Connection(OutgoingRequests):
                     if perf_counter() > ends_s:
                         self._yield_to_others()
             view = view[at:]
-        frames, rest = split(view, self._frame_bytes)
+        frames, rest = split_frames(view, self._frame_bytes)
         ends_s = ends_s or perf_counter() + _SHARE_S
         on_frame = self._on_frame
         for start, stop in frames:

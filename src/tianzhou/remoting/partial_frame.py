@@ -5,7 +5,7 @@ here. The buffer grows by what arrives, an eighth at a time, so a length that pr
 nothing until the bytes come.
 """
 
-from tianzhou.protocol.framing import split
+from tianzhou.protocol.kernel import split_frames
 
 _PREFIX_BYTES = 4
 
@@ -41,7 +41,7 @@ class PartialFrame:
             if len(self._bytes) < _PREFIX_BYTES:
                 return taken
             # The prefix alone is never a whole frame, so this only checks the length.
-            split(self._bytes, self._limit_bytes)
+            split_frames(self._bytes, self._limit_bytes)
             self._total_bytes = _PREFIX_BYTES + int.from_bytes(self._bytes, "big")
         more = min(self._total_bytes - len(self._bytes), len(view) - taken)
         self._bytes += view[taken : taken + more]

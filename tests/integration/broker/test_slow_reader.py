@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 
 from tests.support.brokers import bodies_in, cluster, pull_fields
+from tests.support.framing import split
 
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.remoting.address import parse_address
 
 PULL_COUNT = 60

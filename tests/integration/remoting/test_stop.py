@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from tests.support.framing import split
 from tests.support.remoting import (
     echo,
     eventually,
@@ -19,7 +20,6 @@ from tianzhou.errors import (
     ConnectionClosed,
 )
 from tianzhou.protocol.command import Command, decode
-from tianzhou.protocol.framing import split
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection

@@ -1,10 +1,10 @@
 """Frames cut from bytes, with values only."""
 
 import pytest
+from tests.support import framing
 
 from tianzhou.errors import FrameError
 from tianzhou.limits import FRAME_BYTES_MAX
-from tianzhou.protocol import framing
 
 pytestmark = pytest.mark.usefixtures("codec")
 

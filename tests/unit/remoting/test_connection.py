@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from tests.support.framing import split
 
 from tianzhou.errors import RequestError
 from tianzhou.protocol.command import FLAG_ONEWAY, Command, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.remoting.connection import Connection, Feed, Handler, Resume
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.shared_state import SharedState

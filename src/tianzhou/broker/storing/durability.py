@@ -16,7 +16,7 @@ from tianzhou.broker.config import BrokerRole
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, decode, encode, response_to
-from tianzhou.protocol.framing import split
+from tianzhou.protocol.kernel import split_frames
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.config import FlushDiskType
@@ -138,7 +138,7 @@ def _refused(failure: StoreError) -> RequestError:
 
 def _respond(connection: Connection, frames: bytes, send_count: int, outcome: Outcome) -> None:
     if outcome != ResponseCode.SUCCESS:
-        bounds, _ = split(frames, len(frames))
+        bounds, _ = split_frames(frames, len(frames))
         frames = b"".join(
             encode(_changed(decode(frames[start:stop]), outcome)) for start, stop in bounds
         )
@@ -147,7 +147,7 @@ def _respond(connection: Connection, frames: bytes, send_count: int, outcome: Ou
 
 def refused_sends(frames: bytes, failure: StoreError) -> bytes:
     """Error responses in place of the responses to sends; other responses stay."""
-    bounds, _ = split(frames, len(frames))
+    bounds, _ = split_frames(frames, len(frames))
     responses: list[bytes] = []
     for start, stop in bounds:
         response = decode(frames[start:stop])

@@ -73,10 +73,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
-    """(start, stop) of every complete frame, and the index of the first byte beyond them.
+    """(start, stop) of every complete frame, length prefix included, and the index of the first
+    byte beyond them.
 
-    An impossible length at the start of the buffer raises. After complete frames it ends the
-    search, because those frames are valid.
+    However a stream is split, the same frames come out; an incomplete frame consumes nothing.
+    An impossible length (below 4, or above the limit) at the start of the buffer raises FrameError,
+    before the bytes that it announces have arrived. After complete frames it ends the search,
+    because those frames are valid.
     """
     frames: list[tuple[int, int]] = []
     start, stop = 0, len(buffer)

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.framing import split
 from tests.unit.remoting.test_connection import made
 
 from tianzhou.broker.config import BrokerConfig, BrokerRole
@@ -12,7 +13,6 @@ from tianzhou.broker.storing.overload import SendGate
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, HeaderEncoding, decode, encode
-from tianzhou.protocol.framing import split
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 
