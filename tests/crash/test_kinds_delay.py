@@ -38,7 +38,7 @@ from tianzhou.protocol.bodies.groups import (
     GroupRetryPolicy,
     SubscriptionGroupConfig,
 )
-from tianzhou.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
+from tianzhou.protocol.bodies.queues import MessageQueue, QueueLockBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 
@@ -344,7 +344,7 @@ async def dead_by_sending(walk: Walk) -> None:
 async def dead_in_order(walk: Walk) -> None:
     """A consumer that holds its queue gives up; after a crash it has to lock again first."""
     queue = MessageQueue(topic="t", broker_name="broker-a", queue_id=0)
-    body = encode_body(LockBatchRequestBody(consumer_group="g", client_id="c", queues=[queue]))
+    body = encode_body(QueueLockBody(consumer_group="g", client_id="c", queues=[queue]))
     answer: Command | None = None
     while answer is None:
         await walk.succeed(RequestCode.LOCK_BATCH_MQ, {}, body)

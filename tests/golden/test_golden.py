@@ -402,8 +402,8 @@ def test_records_on_the_wire_come_back_byte_for_byte(code: RequestCode) -> None:
 REQUEST_BODIES: dict[RequestCode, type[Any]] = {
     RequestCode.HEART_BEAT: clients.HeartbeatData,
     RequestCode.CHECK_CLIENT_CONFIG: clients.CheckClientBody,
-    RequestCode.LOCK_BATCH_MQ: queues.LockBatchRequestBody,
-    RequestCode.UNLOCK_BATCH_MQ: queues.UnlockBatchRequestBody,
+    RequestCode.LOCK_BATCH_MQ: queues.QueueLockBody,
+    RequestCode.UNLOCK_BATCH_MQ: queues.QueueLockBody,
     RequestCode.REGISTER_BROKER: registration.RegisterBrokerBody,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: offsets.ResetOffsetBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.SubscriptionGroupConfig,

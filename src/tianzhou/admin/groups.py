@@ -29,7 +29,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.headers.admin import GetAllProducerInfoRequest
 from tianzhou.protocol.headers.clients import (
     ConsumeMessageDirectlyRequest,
-    GetConsumerConnectionListRequest,
+    ConsumerGroupRequest,
     GetConsumerRunningInfoRequest,
     GetProducerConnectionListRequest,
 )
@@ -38,7 +38,7 @@ from tianzhou.protocol.headers.groups import (
     GetAllSubscriptionGroupRequest,
     GetConsumeStatsRequest,
 )
-from tianzhou.protocol.headers.topics import DeleteTopicRequest
+from tianzhou.protocol.headers.topics import TopicRequest
 
 _NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
@@ -98,7 +98,7 @@ class Groups:
                 await self._requests.request(
                     at.address,
                     RequestCode.DELETE_TOPIC_IN_BROKER,
-                    DeleteTopicRequest(topic=prefix + group),
+                    TopicRequest(topic=prefix + group),
                 )
 
         return await gather(brokers, delete_on)
@@ -119,7 +119,7 @@ class Groups:
 
     async def connection(self, broker: BrokerRef, group: str) -> ConsumerConnection | None:
         """GET_CONSUMER_CONNECTION_LIST: members and subscriptions; None if no member is online."""
-        header = GetConsumerConnectionListRequest(consumer_group=group)
+        header = ConsumerGroupRequest(consumer_group=group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
             return await self._requests.read(broker.address, ConsumerConnection, code, header)

@@ -9,14 +9,12 @@ from tianzhou.protocol import headers
 from tianzhou.protocol.bodies.topics import KVTable
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.headers.namesrv import (
-    AddWritePermRequest,
     AddWritePermResponse,
-    DeleteKVConfigRequest,
-    GetKVConfigRequest,
+    BrokerNameRequest,
     GetKVConfigResponse,
     GetKVListRequest,
+    KVConfigRequest,
     PutKVConfigRequest,
-    WipeWritePermRequest,
     WipeWritePermResponse,
 )
 
@@ -56,7 +54,7 @@ class Namesrv:
 
     async def value(self, namespace: str, key: str) -> str | None:
         """GET_KV_CONFIG."""
-        header = GetKVConfigRequest(namespace=namespace, key=key)
+        header = KVConfigRequest(namespace=namespace, key=key)
         try:
             response = await self._requests.request_namesrv(RequestCode.GET_KV_CONFIG, header)
         except RequestError as e:
@@ -73,7 +71,7 @@ class Namesrv:
 
     async def remove(self, namespace: str, key: str) -> None:
         """DELETE_KV_CONFIG on every nameserver."""
-        header = DeleteKVConfigRequest(namespace=namespace, key=key)
+        header = KVConfigRequest(namespace=namespace, key=key)
         for address in self.addresses:
             await self._requests.request(address, RequestCode.DELETE_KV_CONFIG, header)
 
@@ -81,7 +79,7 @@ class Namesrv:
 
     async def wipe_write_permission(self, address: str, broker_name: str) -> int:
         """WIPE_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
-        header = WipeWritePermRequest(broker_name=broker_name)
+        header = BrokerNameRequest(broker_name=broker_name)
         response = await self._requests.request(
             address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header
         )
@@ -89,7 +87,7 @@ class Namesrv:
 
     async def add_write_permission(self, address: str, broker_name: str) -> int:
         """ADD_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
-        header = AddWritePermRequest(broker_name=broker_name)
+        header = BrokerNameRequest(broker_name=broker_name)
         response = await self._requests.request(
             address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header
         )

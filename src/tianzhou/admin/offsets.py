@@ -21,17 +21,13 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Language
 from tianzhou.protocol.headers.offsets import (
     CloneGroupOffsetRequest,
-    GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
     GetMaxOffsetRequest,
-    GetMaxOffsetResponse,
-    GetMinOffsetRequest,
-    GetMinOffsetResponse,
+    OffsetResponse,
     QueryConsumerOffsetRequest,
-    QueryConsumerOffsetResponse,
+    QueueRequest,
     ResetOffsetRequest,
     SearchOffsetRequest,
-    SearchOffsetResponse,
     UpdateConsumerOffsetRequest,
 )
 
@@ -80,24 +76,24 @@ class Offsets:
         """GET_MAX_OFFSET: the offset of the next message."""
         header = GetMaxOffsetRequest(topic=topic, queue_id=queue_id)
         response = await self._requests.request(broker.address, RequestCode.GET_MAX_OFFSET, header)
-        return headers.decode(GetMaxOffsetResponse, response.fields).queue_offset
+        return headers.decode(OffsetResponse, response.fields).queue_offset
 
     async def begin(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_MIN_OFFSET: the offset of the oldest message."""
-        header = GetMinOffsetRequest(topic=topic, queue_id=queue_id)
+        header = QueueRequest(topic=topic, queue_id=queue_id)
         response = await self._requests.request(broker.address, RequestCode.GET_MIN_OFFSET, header)
-        return headers.decode(GetMinOffsetResponse, response.fields).queue_offset
+        return headers.decode(OffsetResponse, response.fields).queue_offset
 
     async def at_time(self, broker: BrokerRef, topic: str, queue_id: int, time_ms: int) -> int:
         """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at a time or after it."""
         header = SearchOffsetRequest(topic=topic, queue_id=queue_id, timestamp=time_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         response = await self._requests.request(broker.address, code, header)
-        return headers.decode(SearchOffsetResponse, response.fields).queue_offset
+        return headers.decode(OffsetResponse, response.fields).queue_offset
 
     async def earliest_time_ms(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_EARLIEST_MSG_STORETIME; -1 if the queue is empty."""
-        header = GetEarliestMsgStoretimeRequest(topic=topic, queue_id=queue_id)
+        header = QueueRequest(topic=topic, queue_id=queue_id)
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
         response = await self._requests.request(broker.address, code, header)
         return headers.decode(GetEarliestMsgStoretimeResponse, response.fields).timestamp
@@ -116,7 +112,7 @@ class Offsets:
         response = await self._requests.request(broker.address, code, header, accept=accept)
         if response.code != ResponseCode.SUCCESS:
             return None
-        return headers.decode(QueryConsumerOffsetResponse, response.fields).queue_offset
+        return headers.decode(OffsetResponse, response.fields).queue_offset
 
     async def commit(
         self, broker: BrokerRef, group: str, topic: str, queue_id: int, queue_offset: int

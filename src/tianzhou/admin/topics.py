@@ -33,11 +33,8 @@ from tianzhou.protocol.headers.namesrv import (
 from tianzhou.protocol.headers.topics import (
     CreateTopicListRequest,
     CreateTopicRequest,
-    DeleteTopicRequest,
     GetAllTopicConfigRequest,
-    GetTopicConfigRequest,
-    GetTopicStatsInfoRequest,
-    QueryTopicConsumeByWhoRequest,
+    TopicRequest,
 )
 
 QUEUE_COUNT = 8
@@ -131,7 +128,7 @@ class Topics:
 
     async def config(self, broker: BrokerRef, topic: str) -> TopicConfig | None:
         """GET_TOPIC_CONFIG; from the whole table on a broker older than 5.0."""
-        header = GetTopicConfigRequest(topic=topic)
+        header = TopicRequest(topic=topic)
         code = RequestCode.GET_TOPIC_CONFIG
         try:
             return await self._requests.read(broker.address, TopicConfigAndMapping, code, header)
@@ -188,7 +185,7 @@ class Topics:
         asked = list(brokers)
 
         async def delete_in_broker(at: BrokerRef) -> None:
-            header = DeleteTopicRequest(topic=topic)
+            header = TopicRequest(topic=topic)
             await self._requests.request(at.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
 
         gathered = await gather(asked, delete_in_broker)
@@ -206,13 +203,13 @@ class Topics:
 
     async def stats_on(self, broker: BrokerRef, topic: str) -> TopicStatsTable:
         """GET_TOPIC_STATS_INFO: the offsets of each queue."""
-        header = GetTopicStatsInfoRequest(topic=topic)
+        header = TopicRequest(topic=topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
         return await self._requests.read(broker.address, TopicStatsTable, code, header)
 
     async def groups(self, topic: str, through: str | None = None) -> list[str]:
         """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic."""
-        header = QueryTopicConsumeByWhoRequest(topic=topic)
+        header = TopicRequest(topic=topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         gathered = await gather(
             await self.brokers(topic, through),

@@ -42,6 +42,7 @@ from tianzhou.protocol.bodies.topics import DataVersion, KVTable, TopicConfigTab
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import namesrv as wire
+from tianzhou.protocol.headers.topics import TopicRequest
 from tianzhou.protocol.version import V3_0_11, V4_9_4
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
@@ -252,7 +253,7 @@ def unregister_broker(parts: Parts, connection: Connection, request: Command) ->
 
 
 def _unregister_broker(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
-    header = headers.decode(wire.UnregisterBrokerRequest, request.fields)
+    header = headers.decode(wire.BrokerRequest, request.fields)
     told = yield from parts.registry.unregister(header.broker_name, header.broker_addr)
     tell_dropped(parts, told, f"unregistered by {connection.peer}")
     return success()
@@ -276,7 +277,7 @@ def broker_heartbeat(parts: Parts, _: Connection, request: Command) -> Command:
 
 
 def query_data_version(parts: Parts, _: Connection, request: Command) -> Command:
-    header = headers.decode(wire.QueryDataVersionRequest, request.fields)
+    header = headers.decode(wire.BrokerRequest, request.fields)
     theirs = bodies.decode_request(DataVersion, request.body)
     parts.registry.heartbeat(header.cluster_name, header.broker_addr, parts.clock())
     ours = parts.registry.version_of(header.cluster_name, header.broker_addr)
@@ -300,7 +301,7 @@ def wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> R
 
 
 def _wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
-    header = headers.decode(wire.WipeWritePermRequest, request.fields)
+    header = headers.decode(wire.BrokerNameRequest, request.fields)
     count = yield from parts.registry.wipe_write_perm(header.broker_name)
     log.info("broker %s: %d topics read-only, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.WipeWritePermResponse(wipe_topic_count=count))
@@ -311,7 +312,7 @@ def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Re
 
 
 def _add_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
-    header = headers.decode(wire.AddWritePermRequest, request.fields)
+    header = headers.decode(wire.BrokerNameRequest, request.fields)
     count = yield from parts.registry.add_write_perm(header.broker_name)
     log.info("broker %s: %d topics writable, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.AddWritePermResponse(add_topic_count=count))
@@ -325,7 +326,7 @@ def register_topic(parts: Parts, _: Connection, request: Command) -> Replied:
 
 
 def _register_topic(parts: Parts, request: Command) -> Steps[Command]:
-    header = headers.decode(wire.RegisterTopicRequest, request.fields)
+    header = headers.decode(TopicRequest, request.fields)
     route = yield from bodies.decode_request_steps(TopicRouteData, request.body)
     unknown = parts.registry.register_topic(header.topic, route.queues)
     if unknown is not None:
@@ -411,7 +412,7 @@ async def put_kv(parts: Parts, connection: Connection, request: Command) -> Comm
 
 
 async def delete_kv(parts: Parts, connection: Connection, request: Command) -> Command:
-    header = headers.decode(wire.DeleteKVConfigRequest, request.fields)
+    header = headers.decode(wire.KVConfigRequest, request.fields)
     await _saved(parts.kv.delete(header.namespace, header.key))
     _kv_changed(parts, header.namespace, header.key)
     log.info("KV %s %s: deleted by %s", header.namespace, header.key, connection.peer)
@@ -432,7 +433,7 @@ def _kv_changed(parts: Parts, namespace: str, key: str) -> None:
 
 
 def get_kv(parts: Parts, _: Connection, request: Command) -> Command:
-    header = headers.decode(wire.GetKVConfigRequest, request.fields)
+    header = headers.decode(wire.KVConfigRequest, request.fields)
     value = parts.kv.get(header.namespace, header.key)
     if value is None:
         raise RequestError(

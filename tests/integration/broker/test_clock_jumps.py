@@ -26,11 +26,7 @@ from tianzhou.names import CHECK_MAX_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageQueue,
-)
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, MessageQueue, QueueLockBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.testing import Cluster, MovingClock
 
@@ -196,7 +192,7 @@ async def test_waiting_pops_and_pulls_wait_for_their_time(tmp_path: Path, jump_m
 
 async def locks(peer: Peer, client_id: str) -> bool:
     queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=0)
-    body = LockBatchRequestBody(consumer_group=GROUP, client_id=client_id, queues=[queue])
+    body = QueueLockBody(consumer_group=GROUP, client_id=client_id, queues=[queue])
     answer = await peer.expect(RequestCode.LOCK_BATCH_MQ, None, encode_body(body))
     return bool(decode_body(LockBatchResponseBody, answer.body).locked)
 

@@ -25,12 +25,7 @@ from tianzhou.protocol.bodies.offsets import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageQueue,
-    UnlockBatchRequestBody,
-)
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, MessageQueue, QueueLockBody
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, Language
@@ -79,13 +74,13 @@ def queues(*ids: int) -> list[MessageQueue]:
 
 
 async def lock(peer: Peer, client_id: str, *ids: int) -> list[int]:
-    body = LockBatchRequestBody(consumer_group="g", client_id=client_id, queues=queues(*ids))
+    body = QueueLockBody(consumer_group="g", client_id=client_id, queues=queues(*ids))
     answer = await peer.expect(RequestCode.LOCK_BATCH_MQ, None, encode(body))
     return sorted(each.queue_id for each in decode(LockBatchResponseBody, answer.body).locked)
 
 
 async def unlock(peer: Peer, client_id: str, *ids: int) -> None:
-    body = UnlockBatchRequestBody(consumer_group="g", client_id=client_id, queues=queues(*ids))
+    body = QueueLockBody(consumer_group="g", client_id=client_id, queues=queues(*ids))
     await peer.expect(RequestCode.UNLOCK_BATCH_MQ, None, encode(body))
 
 

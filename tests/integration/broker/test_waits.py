@@ -32,7 +32,7 @@ from tianzhou.config.settings import Given
 from tianzhou.message import StoredMessage
 from tianzhou.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
+from tianzhou.protocol.bodies.queues import MessageQueue, QueueLockBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.records.recall import decode_handle
@@ -501,7 +501,7 @@ async def test_a_client_may_send_the_retry_itself(tmp_path: Path) -> None:
 async def test_a_message_that_an_orderly_consumer_gives_up_is_dead(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group()
-        body = LockBatchRequestBody(
+        body = QueueLockBody(
             consumer_group="g", client_id="c",
             queues=[MessageQueue(topic="t", broker_name="broker-a", queue_id=0)],
         )  # fmt: skip

@@ -31,11 +31,7 @@ from tianzhou.client import (
 from tianzhou.client.group.settings import Start
 from tianzhou.errors import RecordError, RouteNotFound
 from tianzhou.protocol import bodies
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    UnlockBatchRequestBody,
-)
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, QueueLockBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 
@@ -249,9 +245,7 @@ def is_locked(consumer: PushConsumer, queue: Queue) -> bool:
 
 async def steal(it: Cluster, owner: str, queue: Queue) -> None:
     """Take the lock away from its owner, before it renews it."""
-    body = LockBatchRequestBody(
-        consumer_group="locked", client_id="thief", queues=[queue.to_wire()]
-    )
+    body = QueueLockBody(consumer_group="locked", client_id="thief", queues=[queue.to_wire()])
 
     async def try_once() -> bool:
         await unlock(it, owner, queue)
@@ -262,9 +256,7 @@ async def steal(it: Cluster, owner: str, queue: Queue) -> None:
 
 
 async def unlock(it: Cluster, owner: str, queue: Queue) -> None:
-    body = UnlockBatchRequestBody(
-        consumer_group="locked", client_id=owner, queues=[queue.to_wire()]
-    )
+    body = QueueLockBody(consumer_group="locked", client_id=owner, queues=[queue.to_wire()])
     await it.peer.expect(RequestCode.UNLOCK_BATCH_MQ, None, bodies.encode(body))
 
 

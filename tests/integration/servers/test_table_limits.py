@@ -25,16 +25,8 @@ from tests.support.pop import pop_fields
 from tianzhou.limits import GROUPS_OF_CONNECTION_MAX, STRAY_LOCKS_MAX
 from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies.clients import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-)
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageQueue,
-)
+from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, MessageQueue, QueueLockBody
 from tianzhou.protocol.bodies.subscription import SubscriptionData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -71,7 +63,7 @@ async def lock(peer: Peer, group: str, topic: str, *queue_ids: int) -> Command:
     queues = [
         MessageQueue(topic=topic, broker_name="broker-a", queue_id=each) for each in queue_ids
     ]
-    body = LockBatchRequestBody(consumer_group=group, client_id="c", queues=queues)
+    body = QueueLockBody(consumer_group=group, client_id="c", queues=queues)
     return await peer.ask(RequestCode.LOCK_BATCH_MQ, None, encode_body(body))
 
 

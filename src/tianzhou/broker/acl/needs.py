@@ -28,9 +28,8 @@ from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.clients import CheckClientBody, HeartbeatData
 from tianzhou.protocol.bodies.queues import (
     BatchAckMessageBody,
-    LockBatchRequestBody,
     QueryAssignmentRequestBody,
-    UnlockBatchRequestBody,
+    QueueLockBody,
 )
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -225,7 +224,7 @@ def _check_client(body: CheckClientBody) -> Iterable[Need]:
         yield topic_need(body.subscription_data.topic or "", SUB)
 
 
-def _locks(body: LockBatchRequestBody | UnlockBatchRequestBody) -> Iterable[Need]:
+def _locks(body: QueueLockBody) -> Iterable[Need]:
     yield group_need(body.consumer_group or "")
 
 
@@ -295,19 +294,15 @@ _BY_HEADER: dict[int, NeedsOf] = {
         offset_headers.QueryConsumerOffsetRequest, _consuming
     ),
     RequestCode.GET_MAX_OFFSET: _header(offset_headers.GetMaxOffsetRequest, _asking),
-    RequestCode.GET_MIN_OFFSET: _header(offset_headers.GetMinOffsetRequest, _asking),
+    RequestCode.GET_MIN_OFFSET: _header(offset_headers.QueueRequest, _asking),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _header(offset_headers.SearchOffsetRequest, _asking),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _header(
-        offset_headers.GetEarliestMsgStoretimeRequest, _asking
-    ),
-    RequestCode.GET_TOPIC_STATS_INFO: _header(topic_headers.GetTopicStatsInfoRequest, _asking),
-    RequestCode.GET_TOPIC_CONFIG: _header(topic_headers.GetTopicConfigRequest, _asking),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _header(offset_headers.QueueRequest, _asking),
+    RequestCode.GET_TOPIC_STATS_INFO: _header(topic_headers.TopicRequest, _asking),
+    RequestCode.GET_TOPIC_CONFIG: _header(topic_headers.TopicRequest, _asking),
     RequestCode.UNREGISTER_CLIENT: _header(client_headers.UnregisterClientRequest, _unregister),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _header(
-        client_headers.GetConsumerListByGroupRequest, _of_group
-    ),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _header(client_headers.ConsumerGroupRequest, _of_group),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _header(
-        client_headers.GetConsumerConnectionListRequest, _of_group
+        client_headers.ConsumerGroupRequest, _of_group
     ),
     RequestCode.GET_CONSUME_STATS: _header(group_headers.GetConsumeStatsRequest, _progress),
 }
@@ -316,8 +311,8 @@ _BY_BODY: dict[int, Callable[[bytes], Steps[Iterable[Need]]]] = {
     RequestCode.HEART_BEAT: _body(HeartbeatData, _heartbeat),
     RequestCode.CHECK_CLIENT_CONFIG: _body(CheckClientBody, _check_client),
     RequestCode.QUERY_ASSIGNMENT: _body(QueryAssignmentRequestBody, _assignment),
-    RequestCode.LOCK_BATCH_MQ: _body(LockBatchRequestBody, _locks),
-    RequestCode.UNLOCK_BATCH_MQ: _body(UnlockBatchRequestBody, _locks),
+    RequestCode.LOCK_BATCH_MQ: _body(QueueLockBody, _locks),
+    RequestCode.UNLOCK_BATCH_MQ: _body(QueueLockBody, _locks),
 }
 
 OPEN_CODES = frozenset((*_BY_HEADER, *_BY_BODY))

@@ -24,7 +24,7 @@ from tianzhou.protocol.bodies.topics import KVTable, TopicConfig, TopicConfigTab
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import encode
-from tianzhou.protocol.headers.namesrv import RegisterBrokerRequest, UnregisterBrokerRequest
+from tianzhou.protocol.headers.namesrv import BrokerRequest, RegisterBrokerRequest
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting import slices
 from tianzhou.remoting.client import Client
@@ -109,7 +109,7 @@ class Registrar:
     async def unregister(self) -> None:
         """Unregister from every nameserver that this broker is registered with."""
         config = self._settings.config
-        header = UnregisterBrokerRequest(
+        header = BrokerRequest(
             broker_name=config.broker_name,
             broker_addr=self._address,
             cluster_name=config.broker_cluster_name,
@@ -160,7 +160,7 @@ class Registrar:
         if table:
             self._on_order_topics(set(table))
 
-    async def _unregister_from(self, address: str, header: UnregisterBrokerRequest) -> None:
+    async def _unregister_from(self, address: str, header: BrokerRequest) -> None:
         command = Command(code=RequestCode.UNREGISTER_BROKER, ext_fields=encode(header))
         try:
             await self._client.request(address, command, _UNREGISTER_TIMEOUT_MS)

@@ -42,10 +42,8 @@ from tianzhou.protocol.command import Command, Language
 from tianzhou.protocol.derived import is_topic_name
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.clients import (
-    GetConsumerConnectionListRequest,
-    GetConsumerListByGroupRequest,
+    ConsumerGroupRequest,
     GetProducerConnectionListRequest,
-    NotifyConsumerIdsChangedRequest,
     UnregisterClientRequest,
 )
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
@@ -224,7 +222,7 @@ def notify(deps: Deps, changes: Iterable[Change[Connection]]) -> None:
         wanted = group is None or group.notify_consumer_ids_changed_enable
         if not wanted or not deps.settings.config.notify_consumer_ids_changed_enable:
             continue
-        header = encode(NotifyConsumerIdsChangedRequest(consumer_group=change.group))
+        header = encode(ConsumerGroupRequest(consumer_group=change.group))
         for connection in change.notify:
             command = Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext_fields=dict(header))
             try:
@@ -331,7 +329,7 @@ def check_client_config(deps: Deps, _: Connection, request: Command) -> Command:
 
 def get_consumer_list(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_CONSUMER_LIST_BY_GROUP: the client ids by which consumers divide the queues."""
-    header = decode(GetConsumerListByGroupRequest, request.fields)
+    header = decode(ConsumerGroupRequest, request.fields)
     group = deps.consumers.get(header.consumer_group)
     if group is None:
         raise RequestError(
@@ -345,7 +343,7 @@ def get_consumer_list(deps: Deps, _: Connection, request: Command) -> Command:
 @sliced
 def get_consumer_connections(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUMER_CONNECTION_LIST."""
-    header = decode(GetConsumerConnectionListRequest, request.fields)
+    header = decode(ConsumerGroupRequest, request.fields)
     group = deps.consumers.get(header.consumer_group)
     if group is None:
         raise RequestError(

@@ -18,17 +18,13 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.offsets import (
     CloneGroupOffsetRequest,
-    GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
     GetMaxOffsetRequest,
-    GetMaxOffsetResponse,
-    GetMinOffsetRequest,
-    GetMinOffsetResponse,
+    OffsetResponse,
     QueryConsumerOffsetRequest,
-    QueryConsumerOffsetResponse,
     QueryCorrectionOffsetRequest,
+    QueueRequest,
     SearchOffsetRequest,
-    SearchOffsetResponse,
     UpdateConsumerOffsetRequest,
 )
 from tianzhou.remoting import slices
@@ -50,12 +46,12 @@ def query_consumer_offset(deps: Deps, _: Connection, request: Command) -> Comman
     header = decode(QueryConsumerOffsetRequest, request.fields)
     found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if found != NOT_FOUND:
-        return success(QueryConsumerOffsetResponse(queue_offset=found))
+        return success(OffsetResponse(queue_offset=found))
     # A group that is new to a short queue starts at its beginning, whatever its client prefers:
     # otherwise it would miss messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False
     if may_begin_at_zero and _is_whole_in_memory(deps, header.topic, header.queue_id):
-        return success(QueryConsumerOffsetResponse(queue_offset=0))
+        return success(OffsetResponse(queue_offset=0))
     raise RequestError(
         ResponseCode.QUERY_NOT_FOUND,
         f"group {validation.shorten(header.consumer_group)} has committed no offset in topic "
@@ -179,14 +175,14 @@ def get_max_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
     found = deps.store.max_offset(header.topic, header.queue_id)
-    return success(GetMaxOffsetResponse(queue_offset=found))
+    return success(OffsetResponse(queue_offset=found))
 
 
 def get_min_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
-    header = decode(GetMinOffsetRequest, request.fields)
+    header = decode(QueueRequest, request.fields)
     found = deps.store.min_offset(header.topic, header.queue_id)
-    return success(GetMinOffsetResponse(queue_offset=found))
+    return success(OffsetResponse(queue_offset=found))
 
 
 async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command) -> Command:
@@ -197,12 +193,12 @@ async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command
     found = await asyncio.to_thread(
         deps.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
     )
-    return success(SearchOffsetResponse(queue_offset=found))
+    return success(OffsetResponse(queue_offset=found))
 
 
 def get_earliest_store_time(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_EARLIEST_MSG_STORETIME."""
-    header = decode(GetEarliestMsgStoretimeRequest, request.fields)
+    header = decode(QueueRequest, request.fields)
     found = deps.store.earliest_time(header.topic, header.queue_id)
     timestamp = _NO_TIME if found is None else found
     return success(GetEarliestMsgStoretimeResponse(timestamp=timestamp))

@@ -11,12 +11,7 @@ from tianzhou.broker.tables.queue_locks import QueueLocks, QueueName
 from tianzhou.errors import RequestError
 from tianzhou.limits import STRAY_LOCKS_MAX
 from tianzhou.protocol.bodies import decode_request_steps
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageQueue,
-    UnlockBatchRequestBody,
-)
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, MessageQueue, QueueLockBody
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
@@ -31,7 +26,7 @@ _TOGETHER = 256
 @sliced
 def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """LOCK_BATCH_MQ: the response lists the queues that the client holds now."""
-    sent = yield from decode_request_steps(LockBatchRequestBody, request.body)
+    sent = yield from decode_request_steps(QueueLockBody, request.body)
     config = deps.settings.config
     group, client_id = _owner(sent.consumer_group, sent.client_id)
     wanted = yield from _names(sent.queues)
@@ -69,7 +64,7 @@ def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
 @sliced
 def unlock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """UNLOCK_BATCH_MQ: queues that the client does not hold are ignored."""
-    sent = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
+    sent = yield from decode_request_steps(QueueLockBody, request.body)
     group, client_id = _owner(sent.consumer_group, sent.client_id)
     wanted = yield from _names(sent.queues)
     for some in _some(wanted):

@@ -25,16 +25,12 @@ from tianzhou.message import StoredMessage
 from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies, headers, properties
 from tianzhou.protocol.bodies.clients import CheckClientBody, ConsumerIdList
-from tianzhou.protocol.bodies.queues import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    UnlockBatchRequestBody,
-)
+from tianzhou.protocol.bodies.queues import LockBatchResponseBody, QueueLockBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.filter.tags import TAG_TYPE
 from tianzhou.protocol.headers import offsets
-from tianzhou.protocol.headers.clients import GetConsumerListByGroupRequest
+from tianzhou.protocol.headers.clients import ConsumerGroupRequest
 from tianzhou.protocol.headers.pull import PullMessageResponse, pull_request
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest, SendMessageRequestV2
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
@@ -320,7 +316,7 @@ class BrokerCalls:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer, f"group {self.group}, queue {queue}: its offset")
-        found = headers.decode(offsets.QueryConsumerOffsetResponse, answer.fields).queue_offset
+        found = headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
         return found if found >= 0 else None
 
     async def commit(self, queue: Queue, queue_offset: int) -> None:
@@ -336,11 +332,11 @@ class BrokerCalls:
 
     async def min_offset(self, queue: Queue) -> int:
         """The lowest offset that has a message."""
-        header = offsets.GetMinOffsetRequest(
+        header = offsets.QueueRequest(
             topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
-        return headers.decode(offsets.GetMinOffsetResponse, answer.fields).queue_offset
+        return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
 
     async def max_offset(self, queue: Queue) -> int:
         """The offset that the next message will get."""
@@ -348,7 +344,7 @@ class BrokerCalls:
             topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
-        return headers.decode(offsets.GetMaxOffsetResponse, answer.fields).queue_offset
+        return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
 
     async def search_offset(self, queue: Queue, time_ms: int) -> int:
         """The offset of the first message stored at that time or later."""
@@ -359,11 +355,11 @@ class BrokerCalls:
             target_broker=queue.broker_name,
         )
         answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return headers.decode(offsets.SearchOffsetResponse, answer.fields).queue_offset
+        return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
 
     async def earliest_store_time_ms(self, queue: Queue) -> int:
         """When the lowest message of a queue was stored."""
-        header = offsets.GetEarliestMsgStoretimeRequest(
+        header = offsets.QueueRequest(
             topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
@@ -379,7 +375,7 @@ class BrokerCalls:
             addresses = self.hub.routes.topic_addresses(topic)
         if not addresses:
             raise RouteNotFound(f"topic {topic}: no address of a broker is known")
-        header = GetConsumerListByGroupRequest(consumer_group=self.group)
+        header = ConsumerGroupRequest(consumer_group=self.group)
         command = Command(
             code=RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=headers.encode(header)
         )
@@ -407,7 +403,7 @@ class BrokerCalls:
     async def lock(self, broker_name: str, queues: Iterable[Queue]) -> set[Queue]:
         """Lock queues of one broker for this client; gives those that are locked now."""
         wanted = list(queues)
-        body = LockBatchRequestBody(
+        body = QueueLockBody(
             consumer_group=self.group,
             client_id=self.hub.client_id,
             queues=[each.to_wire() for each in wanted],
@@ -422,7 +418,7 @@ class BrokerCalls:
     async def unlock(self, broker_name: str, queues: Iterable[Queue]) -> None:
         """Unlock queues of one broker."""
         wanted = list(queues)
-        body = UnlockBatchRequestBody(
+        body = QueueLockBody(
             consumer_group=self.group,
             client_id=self.hub.client_id,
             queues=[each.to_wire() for each in wanted],

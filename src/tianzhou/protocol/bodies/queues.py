@@ -43,8 +43,8 @@ class QueryConsumeQueueBody(Body, frozen=True, kw_only=True):
 # -- locks of orderly consumers -------------------------------------------------------------------
 
 
-class LockBatchRequestBody(Body, frozen=True, kw_only=True):
-    """Body of LOCK_BATCH_MQ."""
+class QueueLockBody(Body, frozen=True, kw_only=True):
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
     consumer_group: str | None = None
     client_id: str | None = None
@@ -57,15 +57,6 @@ class LockBatchResponseBody(Body, frozen=True, kw_only=True):
     """Queues that are locked now."""
 
     locked: list[MessageQueue] = field(default_factory=list[MessageQueue], name="lockOKMQSet")
-
-
-class UnlockBatchRequestBody(Body, frozen=True, kw_only=True):
-    """Body of UNLOCK_BATCH_MQ."""
-
-    consumer_group: str | None = None
-    client_id: str | None = None
-    only_this_broker: bool | None = None
-    queues: list[MessageQueue] = field(default_factory=list[MessageQueue], name="mqSet")
 
 
 # -- assignment and pop (5.x) ---------------------------------------------------------------------

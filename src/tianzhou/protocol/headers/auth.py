@@ -5,10 +5,15 @@ from tianzhou.protocol.headers.codec import Header
 # -- 4.9 ------------------------------------------------------------------------------------------
 
 
-class CreateAccessConfigRequest(Header, frozen=True, kw_only=True):
-    """UPDATE_AND_CREATE_ACL_CONFIG; permissions are "topic=PUB|SUB", separated by commas."""
+class DeleteAccessConfigRequest(Header, frozen=True, kw_only=True):
+    """DELETE_ACL_CONFIG."""
 
     access_key: str
+
+
+class CreateAccessConfigRequest(DeleteAccessConfigRequest, frozen=True, kw_only=True):
+    """UPDATE_AND_CREATE_ACL_CONFIG; permissions are "topic=PUB|SUB", separated by commas."""
+
     secret_key: str | None = None
     white_remote_address: str | None = None
     admin: bool = False
@@ -16,12 +21,6 @@ class CreateAccessConfigRequest(Header, frozen=True, kw_only=True):
     default_group_perm: str | None = None
     topic_perms: str | None = None
     group_perms: str | None = None
-
-
-class DeleteAccessConfigRequest(Header, frozen=True, kw_only=True):
-    """DELETE_ACL_CONFIG."""
-
-    access_key: str
 
 
 class UpdateGlobalWhiteAddrsRequest(Header, frozen=True, kw_only=True):
@@ -45,26 +44,9 @@ class GetBrokerAclConfigResponse(Header, frozen=True, kw_only=True):
 # -- 5.3 ------------------------------------------------------------------------------------------
 
 
-class CreateUserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_CREATE_USER; the body is a `UserInfo`."""
-
-    username: str | None = None
-
-
-class UpdateUserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_UPDATE_USER; the body is a `UserInfo`."""
-
-    username: str | None = None
-
-
-class DeleteUserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_DELETE_USER."""
-
-    username: str | None = None
-
-
-class GetUserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_GET_USER; the response is a `UserInfo`."""
+class UserRequest(Header, frozen=True, kw_only=True):
+    """AUTH_CREATE_USER and AUTH_UPDATE_USER (the body is a `UserInfo`), AUTH_DELETE_USER, and
+    AUTH_GET_USER (the response is a `UserInfo`)."""
 
     username: str | None = None
 
@@ -75,30 +57,18 @@ class ListUsersRequest(Header, frozen=True, kw_only=True):
     filter: str | None = None
 
 
-class CreateAclRequest(Header, frozen=True, kw_only=True):
-    """AUTH_CREATE_ACL; the body is an `AclInfo`."""
+class AclRequest(Header, frozen=True, kw_only=True):
+    """AUTH_CREATE_ACL and AUTH_UPDATE_ACL (the body is an `AclInfo`), and AUTH_GET_ACL (the
+    response is an `AclInfo`)."""
 
     subject: str | None = None
 
 
-class UpdateAclRequest(Header, frozen=True, kw_only=True):
-    """AUTH_UPDATE_ACL; the body is an `AclInfo`."""
-
-    subject: str | None = None
-
-
-class DeleteAclRequest(Header, frozen=True, kw_only=True):
+class DeleteAclRequest(AclRequest, frozen=True, kw_only=True):
     """AUTH_DELETE_ACL."""
 
-    subject: str | None = None
     policy_type: str | None = None
     resource: str | None = None
-
-
-class GetAclRequest(Header, frozen=True, kw_only=True):
-    """AUTH_GET_ACL; the response is an `AclInfo`."""
-
-    subject: str | None = None
 
 
 class ListAclsRequest(Header, frozen=True, kw_only=True):

@@ -14,20 +14,9 @@ class UnregisterClientRequest(RpcHeader, frozen=True, kw_only=True):
     consumer_group: str | None = None
 
 
-class GetConsumerListByGroupRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_CONSUMER_LIST_BY_GROUP; the response is a `ConsumerIdList`."""
-
-    consumer_group: str
-
-
-class NotifyConsumerIdsChangedRequest(RpcHeader, frozen=True, kw_only=True):
-    """NOTIFY_CONSUMER_IDS_CHANGED, broker to consumers: rebalance now."""
-
-    consumer_group: str
-
-
-class GetConsumerConnectionListRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_CONSUMER_CONNECTION_LIST; the response is a `ConsumerConnection`."""
+class ConsumerGroupRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_CONSUMER_LIST_BY_GROUP (the response is a `ConsumerIdList`), GET_CONSUMER_CONNECTION_LIST
+    (`ConsumerConnection`), and NOTIFY_CONSUMER_IDS_CHANGED, broker to consumers: rebalance now."""
 
     consumer_group: str
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from tianzhou.errors import FieldError
+from tianzhou.protocol.integers import Int32
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -35,6 +36,14 @@ class TopicHeader(RpcHeader, frozen=True, kw_only=True):
 
     logical: bool | None = msgspec.field(default=None, name="lo")
     """Whether queue ids are those of a static topic; False once a broker has mapped them."""
+
+
+class GroupQueueHeader(TopicHeader, frozen=True, kw_only=True):
+    """A request of a consumer group about one queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
 
 
 H = TypeVar("H", bound=Header)

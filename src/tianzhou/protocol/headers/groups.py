@@ -14,8 +14,9 @@ class DeleteSubscriptionGroupRequest(RpcHeader, frozen=True, kw_only=True):
     clean_offset: bool | None = None
 
 
-class GetSubscriptionGroupConfigRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x); the response is a `SubscriptionGroupConfig`."""
+class GroupRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x; the response is a `SubscriptionGroupConfig`) and
+    QUERY_TOPICS_BY_CONSUMER (5.x; `TopicList`)."""
 
     group: str
 

@@ -22,10 +22,8 @@ class ExchangeHAInfoRequest(Header, frozen=True, kw_only=True):
     master_address: str | None = None
 
 
-class ExchangeHAInfoResponse(Header, frozen=True, kw_only=True):
-    master_ha_address: str | None = None
-    master_flush_offset: Int64 | None = None
-    master_address: str | None = None
+class ExchangeHAInfoResponse(ExchangeHAInfoRequest, frozen=True, kw_only=True):
+    """The same fields, of the other side."""
 
 
 class ResetMasterFlushOffsetRequest(Header, frozen=True, kw_only=True):

@@ -8,14 +8,20 @@ from tianzhou.protocol.integers import Int32, Int64
 # -- brokers --------------------------------------------------------------------------------------
 
 
-class RegisterBrokerRequest(Header, frozen=True, kw_only=True):
-    """REGISTER_BROKER, sent every 30 seconds; the body is a `RegisterBrokerBody`."""
+class BrokerRequest(Header, frozen=True, kw_only=True):
+    """UNREGISTER_BROKER, and QUERY_DATA_VERSION: is a registration needed? (The body is the
+    broker's `DataVersion`.)"""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
-    ha_server_addr: str
     broker_id: Int64
+
+
+class RegisterBrokerRequest(BrokerRequest, frozen=True, kw_only=True):
+    """REGISTER_BROKER, sent every 30 seconds; the body is a `RegisterBrokerBody`."""
+
+    ha_server_addr: str
     heartbeat_timeout_millis: Int64 | None = None
     """After how long a silence the nameserver drops this broker (5.x)."""
     enable_acting_master: bool | None = None
@@ -31,15 +37,6 @@ class RegisterBrokerResponse(Header, frozen=True, kw_only=True):
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
-
-
-class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
-    """UNREGISTER_BROKER."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
 
 
 class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
@@ -59,15 +56,6 @@ class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
     election_priority: Int32 | None = None
 
 
-class QueryDataVersionRequest(Header, frozen=True, kw_only=True):
-    """QUERY_DATA_VERSION: is a registration needed? The body is the broker's `DataVersion`."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
-
-
 class QueryDataVersionResponse(Header, frozen=True, kw_only=True):
     """The body holds the nameserver's `DataVersion` if it has one."""
 
@@ -81,20 +69,14 @@ class GetBrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
     broker_name: str
 
 
-class WipeWritePermRequest(Header, frozen=True, kw_only=True):
-    """WIPE_WRITE_PERM_OF_BROKER."""
+class BrokerNameRequest(Header, frozen=True, kw_only=True):
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
 class WipeWritePermResponse(Header, frozen=True, kw_only=True):
     wipe_topic_count: Int32
-
-
-class AddWritePermRequest(Header, frozen=True, kw_only=True):
-    """ADD_WRITE_PERM_OF_BROKER."""
-
-    broker_name: str
 
 
 class AddWritePermResponse(Header, frozen=True, kw_only=True):
@@ -127,42 +109,26 @@ class DeleteTopicFromNamesrvRequest(TopicHeader, frozen=True, kw_only=True):
     cluster_name: str | None = None
 
 
-class RegisterTopicRequest(TopicHeader, frozen=True, kw_only=True):
-    """REGISTER_TOPIC_IN_NAMESRV (5.x); the body is a `TopicRouteData` whose queues are added."""
-
-    topic: str
-
-
 # -- KV configuration -----------------------------------------------------------------------------
-
-
-class PutKVConfigRequest(Header, frozen=True, kw_only=True):
-    """PUT_KV_CONFIG."""
-
-    namespace: str
-    key: str
-    value: str
-
-
-class GetKVConfigRequest(Header, frozen=True, kw_only=True):
-    """GET_KV_CONFIG."""
-
-    namespace: str
-    key: str
-
-
-class GetKVConfigResponse(Header, frozen=True, kw_only=True):
-    value: str | None = None
-
-
-class DeleteKVConfigRequest(Header, frozen=True, kw_only=True):
-    """DELETE_KV_CONFIG."""
-
-    namespace: str
-    key: str
 
 
 class GetKVListRequest(Header, frozen=True, kw_only=True):
     """GET_KVLIST_BY_NAMESPACE; the response is a `KVTable`."""
 
     namespace: str
+
+
+class KVConfigRequest(GetKVListRequest, frozen=True, kw_only=True):
+    """GET_KV_CONFIG and DELETE_KV_CONFIG."""
+
+    key: str
+
+
+class PutKVConfigRequest(KVConfigRequest, frozen=True, kw_only=True):
+    """PUT_KV_CONFIG."""
+
+    value: str
+
+
+class GetKVConfigResponse(Header, frozen=True, kw_only=True):
+    value: str | None = None

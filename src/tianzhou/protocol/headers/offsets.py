@@ -2,31 +2,28 @@
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.headers.codec import GroupQueueHeader, Header, RpcHeader, TopicHeader
 from tianzhou.protocol.integers import Int32, Int64
 
 # -- of consumers ---------------------------------------------------------------------------------
 
 
-class QueryConsumerOffsetRequest(TopicHeader, frozen=True, kw_only=True):
+class QueryConsumerOffsetRequest(GroupQueueHeader, frozen=True, kw_only=True):
     """QUERY_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
 
-class QueryConsumerOffsetResponse(Header, frozen=True, kw_only=True):
+class OffsetResponse(Header, frozen=True, kw_only=True):
+    """Response to QUERY_CONSUMER_OFFSET, GET_MAX_OFFSET, GET_MIN_OFFSET and
+    SEARCH_OFFSET_BY_TIMESTAMP."""
+
     queue_offset: Int64 = field(name="offset")
 
 
-class UpdateConsumerOffsetRequest(TopicHeader, frozen=True, kw_only=True):
+class UpdateConsumerOffsetRequest(GroupQueueHeader, frozen=True, kw_only=True):
     """UPDATE_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     commit_offset: Int64
 
 
@@ -72,51 +69,28 @@ class GetConsumerStatusRequest(TopicHeader, frozen=True, kw_only=True):
 # -- of queues ------------------------------------------------------------------------------------
 
 
-class GetMaxOffsetRequest(TopicHeader, frozen=True, kw_only=True):
+class QueueRequest(TopicHeader, frozen=True, kw_only=True):
+    """GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetMaxOffsetRequest(QueueRequest, frozen=True, kw_only=True):
     """GET_MAX_OFFSET."""
 
-    topic: str
-    queue_id: Int32
     committed: bool = True
     """False to count messages that replicas may still lose (5.x)."""
-
-
-class GetMaxOffsetResponse(Header, frozen=True, kw_only=True):
-    queue_offset: Int64 = field(name="offset")
-
-
-class GetMinOffsetRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_MIN_OFFSET."""
-
-    topic: str
-    queue_id: Int32
-
-
-class GetMinOffsetResponse(Header, frozen=True, kw_only=True):
-    queue_offset: Int64 = field(name="offset")
-
-
-class GetEarliestMsgStoretimeRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_EARLIEST_MSG_STORETIME."""
-
-    topic: str
-    queue_id: Int32
 
 
 class GetEarliestMsgStoretimeResponse(Header, frozen=True, kw_only=True):
     timestamp: Int64
 
 
-class SearchOffsetRequest(TopicHeader, frozen=True, kw_only=True):
+class SearchOffsetRequest(QueueRequest, frozen=True, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
-    topic: str
     lite_topic: str | None = None
-    queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
     """LOWER (the default) or UPPER: which of several messages with that time (5.x)."""
-
-
-class SearchOffsetResponse(Header, frozen=True, kw_only=True):
-    queue_offset: Int64 = field(name="offset")

@@ -3,20 +3,17 @@
 from msgspec import field
 
 from tianzhou.protocol.filter.tags import TAG_TYPE
-from tianzhou.protocol.headers.codec import Header, TopicHeader
+from tianzhou.protocol.headers.codec import GroupQueueHeader, Header, TopicHeader
 from tianzhou.protocol.integers import Int32, Int64
 
 COMMIT_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION = 1, 2, 4
 """Bits of the system flag of a pull."""
 
 
-class PullMessageRequest(TopicHeader, frozen=True, kw_only=True):
+class PullMessageRequest(GroupQueueHeader, frozen=True, kw_only=True):
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    consumer_group: str
-    topic: str
     lite_topic: str | None = None
-    queue_id: Int32
     queue_offset: Int64
     max_msg_count: Int32 = field(name="maxMsgNums")
     sys_flag: Int32

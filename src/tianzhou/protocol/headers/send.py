@@ -58,19 +58,9 @@ class SendMessageResponse(Header, frozen=True, kw_only=True):
     trace_on: bool | None = field(default=None, name="TRACE_ON")
 
 
-class PushReplyMessageRequest(TopicHeader, frozen=True, kw_only=True):
+class PushReplyMessageRequest(SendMessageRequest, frozen=True, kw_only=True):
     """PUSH_REPLY_MESSAGE_TO_CLIENT: a broker hands a reply to the producer that waits for it."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_count: Int32 = field(name="defaultTopicQueueNums")
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
     unit_mode: bool = False
     born_host: str
     store_host: str

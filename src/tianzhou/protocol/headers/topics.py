@@ -26,14 +26,10 @@ class CreateTopicListRequest(RpcHeader, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3); the body is a `CreateTopicListBody`."""
 
 
-class DeleteTopicRequest(TopicHeader, frozen=True, kw_only=True):
-    """DELETE_TOPIC_IN_BROKER."""
-
-    topic: str
-
-
-class GetTopicConfigRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_TOPIC_CONFIG (5.x); the response is a `TopicConfigAndMapping`."""
+class TopicRequest(TopicHeader, frozen=True, kw_only=True):
+    """DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG (5.x; the response is a `TopicConfigAndMapping`),
+    GET_TOPIC_STATS_INFO (`TopicStatsTable`), QUERY_TOPIC_CONSUME_BY_WHO (`GroupList`), and
+    REGISTER_TOPIC_IN_NAMESRV (5.x; the body is a `TopicRouteData` whose queues are added)."""
 
     topic: str
 
@@ -45,24 +41,6 @@ class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
     data_version: str | None = None
     """JSON of the `DataVersion` that the first page came with."""
     max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
-
-
-class GetTopicStatsInfoRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_TOPIC_STATS_INFO; the response is a `TopicStatsTable`."""
-
-    topic: str
-
-
-class QueryTopicConsumeByWhoRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_TOPIC_CONSUME_BY_WHO; the response is a `GroupList`."""
-
-    topic: str
-
-
-class QueryTopicsByConsumerRequest(RpcHeader, frozen=True, kw_only=True):
-    """QUERY_TOPICS_BY_CONSUMER (5.x); the response is a `TopicList`."""
-
-    group: str
 
 
 class QuerySubscriptionByConsumerRequest(TopicHeader, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.groups import (
     DeleteSubscriptionGroupRequest,
-    GetSubscriptionGroupConfigRequest,
+    GroupRequest,
     UpdateGroupForbiddenRequest,
 )
 from tianzhou.remoting import slices
@@ -109,7 +109,7 @@ def get_all_groups(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
 @sliced
 def get_group(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
-    header = decode(GetSubscriptionGroupConfigRequest, request.fields)
+    header = decode(GroupRequest, request.fields)
     group = deps.groups.get(header.group)
     if group is None:
         raise no_group(header.group)

@@ -30,14 +30,8 @@ from tianzhou.protocol.bodies.topics import (
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
-from tianzhou.protocol.headers.topics import (
-    CreateTopicRequest,
-    DeleteTopicRequest,
-    GetTopicConfigRequest,
-    GetTopicStatsInfoRequest,
-    QueryTopicConsumeByWhoRequest,
-    QueryTopicsByConsumerRequest,
-)
+from tianzhou.protocol.headers.groups import GroupRequest
+from tianzhou.protocol.headers.topics import CreateTopicRequest, TopicRequest
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps, sliced
@@ -162,7 +156,7 @@ def _wrong_attribute(change: str) -> RequestError:
 
 async def delete_topic(deps: Deps, connection: Connection, request: Command) -> Command:
     """DELETE_TOPIC_IN_BROKER: deletes the topic, its queues and the offsets of groups in it."""
-    header = decode(DeleteTopicRequest, request.fields)
+    header = decode(TopicRequest, request.fields)
     if not header.topic.strip():
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic is blank")
     validation.check_changeable(header.topic)
@@ -206,7 +200,7 @@ def get_all_topic_config(deps: Deps, _: Connection, __: Command) -> Steps[Comman
 
 def get_topic_config(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_TOPIC_CONFIG (5.x)."""
-    header = decode(GetTopicConfigRequest, request.fields)
+    header = decode(TopicRequest, request.fields)
     topic = find_topic(deps, header.topic)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(topic))
 
@@ -220,7 +214,7 @@ def get_system_topics(deps: Deps, _: Connection, __: Command) -> Command:
 @sliced
 def query_topic_consume_by_who(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic or have offsets in it."""
-    header = decode(QueryTopicConsumeByWhoRequest, request.fields)
+    header = decode(TopicRequest, request.fields)
     groups = deps.consumers.groups_of_topic(header.topic)
     groups |= yield from deps.offsets.groups_of(header.topic)
     return (yield from success_with(GroupList(groups=sorted(groups))))
@@ -229,7 +223,7 @@ def query_topic_consume_by_who(deps: Deps, _: Connection, request: Command) -> S
 @sliced
 def query_topics_by_consumer(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
-    header = decode(QueryTopicsByConsumerRequest, request.fields)
+    header = decode(GroupRequest, request.fields)
     topics = sorted((yield from deps.offsets.topics_of(header.group)))
     return (yield from success_with(TopicList(topics=topics, broker_addr=deps.address)))
 
@@ -237,7 +231,7 @@ def query_topics_by_consumer(deps: Deps, _: Connection, request: Command) -> Ste
 @sliced
 def get_topic_stats(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_TOPIC_STATS_INFO: first and last offset of each queue of a topic."""
-    header = decode(GetTopicStatsInfoRequest, request.fields)
+    header = decode(TopicRequest, request.fields)
     topic = find_topic(deps, header.topic)
     broker_name = deps.settings.config.broker_name
     queue_count = max(topic.read_queue_count, topic.write_queue_count)
