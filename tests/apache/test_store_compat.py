@@ -29,6 +29,7 @@ from tests.support.apache.servers import (
     free_port,
 )
 from tests.support.gate import EACH_VERSION
+from tests.support.store import append_batch
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
@@ -114,7 +115,7 @@ def write_ours(store: MessageStore, store_host: tuple[str, int], count: int) -> 
             made = [message(number // 30 * 30 + i, topic, store_host) for i in range(10)]
             queue_id = made[0][0].queue_id
             drafts = [_in_queue(one, queue_id) for one, _ in made]
-            done = store.append_batch(drafts)
+            done = append_batch(store, drafts)
             lines += [
                 Given(g.topic, queue_id, g.tags, g.keys, g.body, g.born).line(
                     done.queue_offset + i, done.log_offsets[i], done.store_time_ms

@@ -9,6 +9,7 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
     Ledger,
     Ticker,
+    append_batch,
     draft,
     open_store,
     queues_of,
@@ -63,7 +64,7 @@ class Writer:
         topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(3)
         bodies = [b"%d-%d" % (self.number, i) for i in range(self.dice.randint(1, 6))]
         drafts = [draft(topic, queue_id, body) for body in bodies]
-        done = store.append_batch(drafts)
+        done = append_batch(store, drafts)
         places = [self.ledger.gave(one, done, i) for i, one in enumerate(drafts)]
         store.flushed(done.end_log_offset).result(timeout=0)
         for place, body, log_offset in zip(places, bodies, done.log_offsets, strict=True):

@@ -10,6 +10,7 @@ from tests.support.gate import some_of
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
     Ticker,
+    append_batch,
     draft,
     open_store,
     queues_of,
@@ -73,7 +74,7 @@ def test_arrivals_are_told_when_they_can_be_read() -> None:
     assert told == []
     store.commit()
     assert told == [(0, 3), (1, 3), (2, 3)]
-    store.append_batch([draft("t", 0, b"x"), draft("t", 0, b"y")])
+    append_batch(store, [draft("t", 0, b"x"), draft("t", 0, b"y")])
     store.close()
     assert told[3:] == [(4, 5)]
 

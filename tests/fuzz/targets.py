@@ -8,11 +8,10 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.fuzz import feed_bench, guard_bench
-from tests.support import framing
+from tests.support import framing, registration
 from tests.support.header_table import REQUEST_HEADERS
 from tianzhou.protocol import command, fastjson, kernel, properties
 from tianzhou.protocol.bodies import codec as bodies
-from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.bodies.topics import TopicConfigTable
 from tianzhou.protocol.codes import RequestCode
@@ -188,10 +187,6 @@ def offset_id(data: bytes) -> object:
     return message_id.decode_offset_id(data.decode("latin-1"))
 
 
-def unique_id(data: bytes) -> object:
-    return message_id.decode_unique_id(data.decode("latin-1"))
-
-
 def route_body(data: bytes) -> object:
     return bodies.decode(TopicRouteData, data)
 
@@ -245,7 +240,6 @@ TARGETS = (
     Target("registration, raw", registration_raw, raw_registrations),
     Target("compressed body", unpack, packed),
     Target("offset id", offset_id, ids),
-    Target("unique id", unique_id, ids),
     Target("access control", guarded, guard_bench.corpus),
     *((Target("feed", fed, feed_bench.corpus),) if kernel.WHY_PURE is None else ()),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support import framing
+from tests.support import framing, registration
 from tests.support.header_table import REQUEST_HEADERS, RESPONSE_HEADERS
 from tianzhou.protocol import bodies, command, fastjson, headers, properties
 from tianzhou.protocol.bodies import (
@@ -20,11 +20,11 @@ from tianzhou.protocol.bodies import (
     groups,
     offsets,
     queues,
-    registration,
     route,
     stats,
     topics,
 )
+from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
 from tianzhou.protocol.records import batch, compression, message_id, record
@@ -404,7 +404,7 @@ REQUEST_BODIES: dict[RequestCode, type[Any]] = {
     RequestCode.CHECK_CLIENT_CONFIG: clients.CheckClientBody,
     RequestCode.LOCK_BATCH_MQ: queues.QueueLockBody,
     RequestCode.UNLOCK_BATCH_MQ: queues.QueueLockBody,
-    RequestCode.REGISTER_BROKER: registration.RegisterBrokerBody,
+    RequestCode.REGISTER_BROKER: RegisterBrokerBody,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: offsets.ResetOffsetBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.SubscriptionGroupConfig,
     RequestCode.QUERY_ASSIGNMENT: queues.QueryAssignmentRequestBody,

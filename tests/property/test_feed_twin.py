@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.support.framing import split
 from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import delete_topic
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.handlers import pull, send
@@ -493,7 +494,7 @@ def change(sender: Sender, sides: list[Side]) -> None:
             )
         elif what == 3:
             side.topics.remove("gone")
-            side.store.delete_topic("gone")
+            delete_topic(side.store, "gone")
         elif what == 4:
             side.update("brokerPermission", "6" if number % 4 else "4")
         elif what == 5:

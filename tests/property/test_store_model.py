@@ -12,7 +12,16 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.support.simulated_disk import SimulatedDisk
-from tests.support.store import Ticker, draft, open_store, queues_of, read_queue, small_config
+from tests.support.store import (
+    Ticker,
+    append_batch,
+    delete_topic,
+    draft,
+    open_store,
+    queues_of,
+    read_queue,
+    small_config,
+)
 
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import FlushDiskType
@@ -85,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, queue_id=QUEUES, bodies=st.lists(BODIES, min_size=1, max_size=4))
     def append_batch(self, topic: str, queue_id: int, bodies: list[bytes]) -> None:
         drafts = [draft(topic, queue_id, body[:600]) for body in bodies]
-        done = self.store.append_batch(drafts)
+        done = append_batch(self.store, drafts)
         for number, one in enumerate(drafts):
             self.remember(one, "", done, number)
 
@@ -148,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=TOPICS)
     def delete_topic(self, topic: str) -> None:
-        if self.store.delete_topic(topic):
+        if delete_topic(self.store, topic):
             self.all_durable()
         for queue in [queue for queue in self.queues if queue[0] == topic]:
             del self.queues[queue], self.next_offsets[queue]

@@ -120,10 +120,9 @@ def wrap_all(steps: Steps) -> None:
         steps.happened(f"append {draft.topic}")
         return appended
 
-    def appending_batch(self: MessageStore, batch: PreparedBatch | list[Draft]) -> Appended:
+    def appending_batch(self: MessageStore, batch: PreparedBatch) -> Appended:
         appended = append_batch(self, batch)
-        first = batch[0] if isinstance(batch, list) else batch
-        steps.happened(f"append {first.topic}")
+        steps.happened(f"append {batch.topic}")
         return appended
 
     def saving(path: Path, data: bytes) -> None:

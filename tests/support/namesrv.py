@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import registration
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given, load
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.server import NameServer
 from tianzhou.protocol import bodies
-from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.bodies.route import TopicQueueMappingInfo, TopicRouteData
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import registration
 from tests.support.brokers import Peer, eventually, peer_of, running_broker, running_namesrv
 from tests.support.remoting import serving
 from tianzhou.protocol import headers
-from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import RequestCode

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tianzhou.protocol.records.record import decode_record
+from tianzhou.remoting.slices import at_once
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.files.disk import Disk
 from tianzhou.store.message_store import Appended, Draft, MessageStore
@@ -65,6 +66,19 @@ def draft(
         f"{name}\x01{value}\x02" for name, value in (("KEYS", key), ("TAGS", tags)) if value
     )
     return Draft(topic, queue_id, body, text, NOON_MS, BORN, HERE, sys_flag=sys_flag)
+
+
+def append_batch(store: MessageStore, drafts: list[Draft]) -> Appended:
+    return store.append_batch(at_once(store.prepare_batch(drafts)))
+
+
+def delete_topic(store: MessageStore, topic: str) -> int:
+    """Removes the queues of a topic as a broker does; returns how many."""
+    queues = list(store.queues.by_topic.get(topic, {}).values())
+    store.remove_queues(queues)
+    if queues:
+        store.flush()
+    return len(queues)
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """The only entry point of the store: append, read, query, delete, flush, close.
 
-Threads: one thread, the writer, calls `append`, `append_batch`, `delete_topic`, `delete_queue` and
-`close`. Any thread may read. Three threads work in the background: flush (log), preallocation (next
-log file) and housekeeping (queues, checkpoint, retention). Callbacks of `when_flushed` run in the
-flush thread.
+Threads: one thread, the writer, calls `append`, `append_batch`, `remove_queues` and `close`. Any
+thread may read. Three threads work in the background: flush (log), preallocation (next log file)
+and housekeeping (queues, checkpoint, retention). Callbacks of `when_flushed` run in the flush
+thread.
 
 When `append` returns, the message is in the log and in its queue, and readable. It survives a power
 cut once `when_flushed` reports its log offset; acknowledgements wait for that in SYNC_FLUSH.
@@ -400,13 +400,11 @@ class MessageStore(StoreReader):
             raise StoreError(f"a batch of {key_count} keys does not fit an index file")
         return PreparedBatch(topic, queue_id, records, sizes, codes, hashes, key_count)
 
-    def append_batch(self, batch: PreparedBatch | list[Draft]) -> Appended:
+    def append_batch(self, batch: PreparedBatch) -> Appended:
         """Stores messages of one queue next to each other: all of them, or none if it raises.
 
         Raises as `append` does.
         """
-        if isinstance(batch, list):
-            batch = _at_once(self.prepare_batch(batch))
         self._check_writable()
         topic, queue_id, records = batch.topic, batch.queue_id, batch.records
         queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
@@ -609,28 +607,12 @@ class MessageStore(StoreReader):
 
     # -- deleting -------------------------------------------------------------------------------
 
-    def delete_topic(self, topic: str) -> int:
-        """Removes the queues of a topic; its messages stay in the log until they expire.
-
-        A topic that is used again begins at queue offset 0. Returns the number of queues.
-        """
-        queues = list(self.queues.by_topic.get(topic, {}).values())
-        self.remove_queues(queues)
-        if queues:
-            # Without it a recovery from the last checkpoint would restore the queues.
-            self.flush()
-        return len(queues)
-
-    def delete_queue(self, topic: str, queue_id: int) -> int:
-        """Removes one queue; returns 1, or 0 if it did not exist."""
-        queue = self.queues.get(topic, queue_id)
-        self.remove_queues([queue] if queue else [])
-        if queue:
-            self.flush()
-        return int(queue is not None)
-
     def remove_queues(self, queues: list[ConsumeQueue]) -> None:
-        """Removes queues. Until `flush` returns a power cut may restore them."""
+        """Removes queues; their messages stay in the log until they expire.
+
+        A queue that is used again begins at queue offset 0. Until `flush` returns a power cut may
+        restore them, by a recovery from the last checkpoint.
+        """
         self._check_writable()
         self._revoke_kernel_memory()
         for queue in queues:
@@ -660,12 +642,3 @@ def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> N
             "when the disk is full every message is refused (free some space)",
             config.root_directory, free_bytes, segments.size_bytes,
         )  # fmt: skip
-
-
-def _at_once(steps: Generator[None, None, PreparedBatch]) -> PreparedBatch:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            prepared: PreparedBatch = end.value
-            return prepared

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trustme
+from tests.support import registration
 from tests.support.brokers import (
     DEADLINE_S,
     Peer,
@@ -52,7 +53,6 @@ from tianzhou.errors import (
     TianzhouError,
 )
 from tianzhou.protocol import headers
-from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import RequestCode, ResponseCode

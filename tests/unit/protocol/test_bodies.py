@@ -6,11 +6,12 @@ import zlib
 from pathlib import Path
 
 import pytest
+from tests.support import registration
 
 from tianzhou.errors import BodyError
 from tianzhou.limits import LOOSE_JSON_BYTES_MAX
 from tianzhou.protocol import bodies
-from tianzhou.protocol.bodies import Body, decode, decode_request, encode, registration
+from tianzhou.protocol.bodies import Body, decode, decode_request, encode
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.queues import MessageQueue

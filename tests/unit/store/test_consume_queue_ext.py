@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 from tests.support.simulated_disk import SimulatedDisk
-from tests.support.store import ROOT, draft, open_store, queues_of, read_queue, small_config
+from tests.support.store import (
+    ROOT,
+    delete_topic,
+    draft,
+    open_store,
+    queues_of,
+    read_queue,
+    small_config,
+)
 
 from tianzhou.protocol.properties import tags_code
 from tianzhou.protocol.records.record import decode_record
@@ -131,6 +139,6 @@ def test_units_go_with_their_topic() -> None:
     disk = SimulatedDisk()
     with open_store(ext_config(), disk) as store:
         fill(store, 6)
-        store.delete_topic("t")
+        delete_topic(store, "t")
         assert unit_files(disk) == []
         assert queues_of(store) == []

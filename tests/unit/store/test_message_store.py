@@ -16,6 +16,8 @@ from tests.support.store import (
     NOON_MS,
     ROOT,
     Ticker,
+    append_batch,
+    delete_topic,
     draft,
     open_store,
     queues_of,
@@ -73,7 +75,7 @@ def test_a_batch_lies_in_one_file_with_queue_offsets_in_a_row(disk: SimulatedDis
     config = small_config(log_file_bytes=4096)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, bytes(3000)))
-        done = store.append_batch([draft("t", 0, b"%d" % n * 100, key=f"k{n}") for n in range(5)])
+        done = append_batch(store, [draft("t", 0, b"%d" % n * 100, key=f"k{n}") for n in range(5)])
         assert done.log_offset == 4096
         assert (done.queue_offset, done.count, len(done.log_offsets)) == (1, 5, 5)
         found = read_queue(store, "t", 0)
@@ -177,7 +179,7 @@ def test_the_writer_is_told_of_arrivals(disk: SimulatedDisk) -> None:
         small_config(), disk=disk, clock=Ticker(step_ms=0), background=False, on_arrival=arrived
     )
     store.append(draft("t", 1, b"", tags="red"))
-    store.append_batch([draft("t", 1, b""), draft("t", 1, b"")])
+    append_batch(store, [draft("t", 1, b""), draft("t", 1, b"")])
     store.close()
     code = properties.tags_code("red")
     assert heard == [("t", 1, 0, code, NOON_MS), ("t", 1, 2, 0, NOON_MS)]
@@ -189,8 +191,10 @@ def test_a_deleted_topic_begins_anew(disk: SimulatedDisk) -> None:
         for queue_id in range(3):
             store.append(draft("gone", queue_id, b"old"))
         store.append(draft("kept", 0, b"kept"))
-        assert store.delete_queue("gone", 2) == 1
-        assert store.delete_topic("gone") == 2
+        queue = store.queues.get("gone", 2)
+        assert queue is not None
+        store.remove_queues([queue])
+        assert delete_topic(store, "gone") == 2
         assert queues_of(store) == [("kept", 0)]
         assert store.append(draft("gone", 0, b"new")).queue_offset == 0
     with open_store(config, disk) as store:
@@ -264,9 +268,9 @@ def test_what_has_no_room_is_refused_and_changes_nothing(disk: SimulatedDisk) ->
         with pytest.raises(RecordError):
             store.append(Draft("t", 0, b"", "x" * 40_000, 0, BORN, HERE))
         with pytest.raises(StoreError, match="one queue"):
-            store.append_batch([draft("t", 0, b""), draft("t", 1, b"")])
+            append_batch(store, [draft("t", 0, b""), draft("t", 1, b"")])
         with pytest.raises(StoreError, match="at least one"):
-            store.append_batch([])
+            append_batch(store, [])
         assert (store.end_log_offset, store.max_offset("t", 0)) == (end, 1)
 
 

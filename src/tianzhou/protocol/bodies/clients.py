@@ -39,9 +39,7 @@ class ConsumerData(Body, frozen=True, kw_only=True):
     consume_type: str | int | None = None
     message_model: str | int | None = None
     consume_from_where: str | int | None = None
-    subscriptions: list[SubscriptionData] = field(
-        default_factory=list[SubscriptionData], name="subscriptionDataSet"
-    )
+    subscriptions: list[SubscriptionData] = field(default=[], name="subscriptionDataSet")
     unit_mode: bool = False
 
     def __post_init__(self) -> None:
@@ -62,12 +60,8 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     """Body of HEART_BEAT, every 30 seconds."""
 
     client_id: str | None = field(default=None, name="clientID")
-    producers: list[ProducerData] = field(
-        default_factory=list[ProducerData], name="producerDataSet"
-    )
-    consumers: list[ConsumerData] = field(
-        default_factory=list[ConsumerData], name="consumerDataSet"
-    )
+    producers: list[ProducerData] = field(default=[], name="producerDataSet")
+    consumers: list[ConsumerData] = field(default=[], name="consumerDataSet")
     fingerprint: Int32 | None = field(default=None, name="heartbeatFingerprint")
     """Hash of the whole heartbeat (5.x)."""
     without_subscriptions: bool | None = field(default=None, name="withoutSub")
@@ -115,10 +109,8 @@ class SubscriptionDifference(Body, frozen=True, kw_only=True):
 class ConsumerConnection(Body, frozen=True, kw_only=True):
     """Response to GET_CONSUMER_CONNECTION_LIST."""
 
-    connections: list[Connection] = field(default_factory=list[Connection], name="connectionSet")
-    subscriptions: dict[str, SubscriptionData] = field(
-        default_factory=dict[str, SubscriptionData], name="subscriptionTable"
-    )
+    connections: list[Connection] = field(default=[], name="connectionSet")
+    subscriptions: dict[str, SubscriptionData] = field(default={}, name="subscriptionTable")
     """By topic."""
     consume_type: str | None = None
     message_model: str | None = None
@@ -132,7 +124,7 @@ class ConsumerConnection(Body, frozen=True, kw_only=True):
 class ProducerConnection(Body, frozen=True, kw_only=True):
     """Response to GET_PRODUCER_CONNECTION_LIST."""
 
-    connections: list[Connection] = field(default_factory=list[Connection], name="connectionSet")
+    connections: list[Connection] = field(default=[], name="connectionSet")
 
 
 class ProducerInfo(Body, frozen=True, kw_only=True):
@@ -196,19 +188,13 @@ class ConsumeStatus(Body, frozen=True, kw_only=True):
 class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
     """A consumer's response to GET_CONSUMER_RUNNING_INFO."""
 
-    properties: dict[str, str] = field(default_factory=dict[str, str])
-    subscriptions: list[SubscriptionData] = field(
-        default_factory=list[SubscriptionData], name="subscriptionSet"
-    )
-    queues: dict[MessageQueue, ProcessQueueInfo] = field(
-        default_factory=dict[MessageQueue, ProcessQueueInfo], name="mqTable"
-    )
+    properties: dict[str, str] = field(default={})
+    subscriptions: list[SubscriptionData] = field(default=[], name="subscriptionSet")
+    queues: dict[MessageQueue, ProcessQueueInfo] = field(default={}, name="mqTable")
     pop_queues: dict[MessageQueue, PopProcessQueueInfo] | None = field(
         default=None, name="mqPopTable"
     )
-    statuses: dict[str, ConsumeStatus] = field(
-        default_factory=dict[str, ConsumeStatus], name="statusTable"
-    )
+    statuses: dict[str, ConsumeStatus] = field(default={}, name="statusTable")
     """By topic."""
     user_consumer_info: dict[str, str] | None = None
     jstack: str | None = None

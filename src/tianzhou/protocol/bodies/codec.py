@@ -20,6 +20,8 @@ from tianzhou.protocol.fastjson import Json, is_array, is_object
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Base of all bodies; wire names are the camel case of ours unless a field says otherwise.
 
+    A default of [] or {} is made anew for each body.
+
     No body refers to itself, so the garbage collector need not look at them: tables hold hundreds
     of thousands, and a full collection stops the event loop.
     """

@@ -70,9 +70,7 @@ class SubscriptionGroupConfig(Body, frozen=True, kw_only=True):
 class SubscriptionGroupTable(Body, frozen=True, kw_only=True):
     """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
-    groups: dict[str, SubscriptionGroupConfig] = field(
-        default_factory=dict[str, SubscriptionGroupConfig], name="subscriptionGroupTable"
-    )
+    groups: dict[str, SubscriptionGroupConfig] = field(default={}, name="subscriptionGroupTable")
     forbidden: dict[str, dict[str, Int32]] | None = field(default=None, name="forbiddenTable")
     """Forbidden operations by group, then by topic (5.x)."""
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -95,7 +93,7 @@ class GroupForbidden(Body, frozen=True, kw_only=True):
 class GroupList(Body, frozen=True, kw_only=True):
     """Names of groups."""
 
-    groups: list[str] = field(default_factory=list[str], name="groupList")
+    groups: list[str] = field(default=[], name="groupList")
 
 
 class QuerySubscriptionBody(Body, frozen=True, kw_only=True):

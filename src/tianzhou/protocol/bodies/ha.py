@@ -37,9 +37,7 @@ class HARuntimeInfo(Body, frozen=True, kw_only=True):
     master: bool = False
     master_max_offset: Int64 = field(default=0, name="masterCommitLogMaxOffset")
     in_sync_slave_count: Int32 = field(default=0, name="inSyncSlaveNums")
-    connections: list[HAConnectionInfo] = field(
-        default_factory=list[HAConnectionInfo], name="haConnectionInfo"
-    )
+    connections: list[HAConnectionInfo] = field(default=[], name="haConnectionInfo")
     client: HAClientInfo = field(default_factory=HAClientInfo, name="haClientRuntimeInfo")
 
 
@@ -57,7 +55,7 @@ class EpochEntryCache(Body, frozen=True, kw_only=True):
     cluster_name: str | None = None
     broker_name: str | None = None
     broker_id: Int64 = 0
-    epochs: list[EpochEntry] = field(default_factory=list[EpochEntry], name="epochList")
+    epochs: list[EpochEntry] = field(default=[], name="epochList")
     max_offset: Int64 = 0
 
 
@@ -101,6 +99,4 @@ class ReplicasInfo(Body, frozen=True, kw_only=True):
 class BrokerReplicasInfo(Body, frozen=True, kw_only=True):
     """Response to CONTROLLER_GET_SYNC_STATE_DATA: replicas by broker name."""
 
-    replicas: dict[str, ReplicasInfo] = field(
-        default_factory=dict[str, ReplicasInfo], name="replicasInfoTable"
-    )
+    replicas: dict[str, ReplicasInfo] = field(default={}, name="replicasInfoTable")

@@ -11,9 +11,7 @@ from tianzhou.protocol.integers import Int32, Int64
 class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
     """Response to GET_ALL_CONSUMER_OFFSET."""
 
-    offsets: dict[str, dict[Int32, Int64]] = field(
-        default_factory=dict[str, dict[Int32, Int64]], name="offsetTable"
-    )
+    offsets: dict[str, dict[Int32, Int64]] = field(default={}, name="offsetTable")
     """Offsets by "topic@group", then by queue id."""
     data_version: DataVersion | None = None
 
@@ -21,7 +19,7 @@ class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
 class DelayOffsetTable(Body, frozen=True, kw_only=True):
     """Response to GET_ALL_DELAY_OFFSET."""
 
-    offsets: dict[Int32, Int64] = field(default_factory=dict[Int32, Int64], name="offsetTable")
+    offsets: dict[Int32, Int64] = field(default={}, name="offsetTable")
     """Offsets by delay level."""
     data_version: DataVersion | None = None
 
@@ -29,9 +27,7 @@ class DelayOffsetTable(Body, frozen=True, kw_only=True):
 class ResetOffsetBody(Body, frozen=True, kw_only=True):
     """Offsets to go to: body of RESET_CONSUMER_CLIENT_OFFSET, response to the broker's reset."""
 
-    offsets: dict[MessageQueue, Int64] = field(
-        default_factory=dict[MessageQueue, Int64], name="offsetTable"
-    )
+    offsets: dict[MessageQueue, Int64] = field(default={}, name="offsetTable")
 
 
 class QueueOffset(Body, frozen=True, kw_only=True):
@@ -52,17 +48,13 @@ class ResetOffsetBodyForC(Body, frozen=True, kw_only=True):
 class ConsumerStatusBody(Body, frozen=True, kw_only=True):
     """Response to GET_CONSUMER_STATUS_FROM_CLIENT (one client) and to the broker's (all)."""
 
-    offsets: dict[MessageQueue, Int64] = field(
-        default_factory=dict[MessageQueue, Int64], name="messageQueueTable"
-    )
+    offsets: dict[MessageQueue, Int64] = field(default={}, name="messageQueueTable")
     offsets_by_client: dict[str, dict[MessageQueue, Int64]] = field(
-        default_factory=dict[str, dict[MessageQueue, Int64]], name="consumerTable"
+        default={}, name="consumerTable"
     )
 
 
 class QueryCorrectionOffsetBody(Body, frozen=True, kw_only=True):
     """Response to QUERY_CORRECTION_OFFSET: offsets by queue id."""
 
-    offsets: dict[Int32, Int64] = field(
-        default_factory=dict[Int32, Int64], name="correctionOffsets"
-    )
+    offsets: dict[Int32, Int64] = field(default={}, name="correctionOffsets")

@@ -50,13 +50,13 @@ class QueueLockBody(Body, frozen=True, kw_only=True):
     client_id: str | None = None
     only_this_broker: bool | None = None
     """Whether the other replicas need not lock too (5.x)."""
-    queues: list[MessageQueue] = field(default_factory=list[MessageQueue], name="mqSet")
+    queues: list[MessageQueue] = field(default=[], name="mqSet")
 
 
 class LockBatchResponseBody(Body, frozen=True, kw_only=True):
     """Queues that are locked now."""
 
-    locked: list[MessageQueue] = field(default_factory=list[MessageQueue], name="lockOKMQSet")
+    locked: list[MessageQueue] = field(default=[], name="lockOKMQSet")
 
 
 # -- assignment and pop (5.x) ---------------------------------------------------------------------
@@ -101,7 +101,7 @@ class MessageRequestModeTable(Body, frozen=True, kw_only=True):
     """Response to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic, then by group."""
 
     modes: dict[str, dict[str, SetMessageRequestModeBody]] = field(
-        default_factory=dict[str, dict[str, SetMessageRequestModeBody]],
+        default={},
         name="messageRequestModeMap",
     )
 

@@ -12,7 +12,6 @@ in four bytes before it; counts have four bytes too:
 import struct
 import zlib
 from collections.abc import Generator, Iterable, Iterator
-from typing import cast
 
 import msgspec
 
@@ -50,17 +49,7 @@ class RegisterBrokerBody(Body, frozen=True, kw_only=True):
     topic_config: TopicConfigTable = msgspec.field(
         default_factory=TopicConfigTable, name="topicConfigSerializeWrapper"
     )
-    filter_servers: list[str] = msgspec.field(default_factory=list[str], name="filterServerList")
-
-
-def decode(data: bytes, *, compressed: bool, broker_version: int) -> RegisterBrokerBody:
-    """`decode_steps` without pauses."""
-    steps = decode_steps(data, compressed=compressed, broker_version=broker_version)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("RegisterBrokerBody", end.value)
+    filter_servers: list[str] = msgspec.field(default=[], name="filterServerList")
 
 
 def decode_steps(
@@ -91,16 +80,6 @@ def decode_steps(
         ),
         filter_servers=filter_servers,
     )
-
-
-def encode(body: RegisterBrokerBody, *, compressed: bool, broker_version: int) -> bytes:
-    """`encode_steps` without pauses."""
-    steps = encode_steps(body, compressed=compressed, broker_version=broker_version)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("bytes", end.value)
 
 
 def encode_steps(

@@ -37,7 +37,7 @@ class TopicQueueMappingInfo(Body, frozen=True, kw_only=True):
     broker_name: str | None = field(default=None, name="bname")
     epoch: Int64 = 0
     dirty: bool = False
-    current_ids: dict[Int32, Int32] = field(default_factory=dict[Int32, Int32], name="currIdMap")
+    current_ids: dict[Int32, Int32] = field(default={}, name="currIdMap")
     """Physical queue id by logical queue id."""
 
 
@@ -57,9 +57,7 @@ class LogicQueueMappingItem(Body, frozen=True, kw_only=True):
 class TopicQueueMappingDetail(TopicQueueMappingInfo, frozen=True, kw_only=True):
     """The mapping with its history, as brokers store it (5.x)."""
 
-    hosted_queues: dict[Int32, list[LogicQueueMappingItem]] = field(
-        default_factory=dict[Int32, list[LogicQueueMappingItem]]
-    )
+    hosted_queues: dict[Int32, list[LogicQueueMappingItem]] = field(default={})
 
 
 class TopicRouteData(Body, frozen=True, kw_only=True):
@@ -67,11 +65,9 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
 
     order_conf: str | None = field(default=None, name="orderTopicConf")
     """Queue order of an ordered topic, "broker-a:4;broker-b:4"."""
-    queues: list[QueueData] = field(default_factory=list[QueueData], name="queueDatas")
-    brokers: list[BrokerData] = field(default_factory=list[BrokerData], name="brokerDatas")
-    filter_servers: dict[str, list[str]] = field(
-        default_factory=dict[str, list[str]], name="filterServerTable"
-    )
+    queues: list[QueueData] = field(default=[], name="queueDatas")
+    brokers: list[BrokerData] = field(default=[], name="brokerDatas")
+    filter_servers: dict[str, list[str]] = field(default={}, name="filterServerTable")
     """Filter servers by broker address; retired, but always written."""
     mappings: dict[str, TopicQueueMappingInfo] | None = field(
         default=None, name="topicQueueMappingByBroker"
@@ -82,12 +78,8 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
 class ClusterInfo(Body, frozen=True, kw_only=True):
     """All brokers and clusters: the response to GET_BROKER_CLUSTER_INFO."""
 
-    brokers: dict[str, BrokerData] = field(
-        default_factory=dict[str, BrokerData], name="brokerAddrTable"
-    )
-    clusters: dict[str, list[str]] = field(
-        default_factory=dict[str, list[str]], name="clusterAddrTable"
-    )
+    brokers: dict[str, BrokerData] = field(default={}, name="brokerAddrTable")
+    clusters: dict[str, list[str]] = field(default={}, name="clusterAddrTable")
     """Broker names by cluster name."""
 
 
@@ -96,7 +88,7 @@ class BrokerMemberGroup(Body, frozen=True, kw_only=True):
 
     cluster: str | None = None
     broker_name: str | None = None
-    addresses: dict[Int64, str] = field(default_factory=dict[Int64, str], name="brokerAddrs")
+    addresses: dict[Int64, str] = field(default={}, name="brokerAddrs")
 
 
 class GetBrokerMemberGroupBody(Body, frozen=True, kw_only=True):

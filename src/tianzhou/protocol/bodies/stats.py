@@ -20,9 +20,7 @@ class TopicOffset(Body, frozen=True, kw_only=True):
 class TopicStatsTable(Body, frozen=True, kw_only=True):
     """Response to GET_TOPIC_STATS_INFO."""
 
-    offsets: dict[MessageQueue, TopicOffset] = field(
-        default_factory=dict[MessageQueue, TopicOffset], name="offsetTable"
-    )
+    offsets: dict[MessageQueue, TopicOffset] = field(default={}, name="offsetTable")
     put_tps: float | None = field(default=None, name="topicPutTps")
 
 
@@ -38,18 +36,14 @@ class ConsumeOffsets(Body, frozen=True, kw_only=True):
 class ConsumeStats(Body, frozen=True, kw_only=True):
     """Response to GET_CONSUME_STATS."""
 
-    offsets: dict[MessageQueue, ConsumeOffsets] = field(
-        default_factory=dict[MessageQueue, ConsumeOffsets], name="offsetTable"
-    )
+    offsets: dict[MessageQueue, ConsumeOffsets] = field(default={}, name="offsetTable")
     consume_tps: float = 0.0
 
 
 class ConsumeStatsList(Body, frozen=True, kw_only=True):
     """Response to GET_BROKER_CONSUME_STATS: each element maps groups to their statistics."""
 
-    stats: list[dict[str, list[ConsumeStats]]] = field(
-        default_factory=list[dict[str, list[ConsumeStats]]], name="consumeStatsList"
-    )
+    stats: list[dict[str, list[ConsumeStats]]] = field(default=[], name="consumeStatsList")
     broker_addr: str | None = None
     total_diff: Int64 = 0
     total_inflight_diff: Int64 | None = None
@@ -75,9 +69,7 @@ class QueueTimeSpan(Body, frozen=True, kw_only=True):
 class QueryConsumeTimeSpanBody(Body, frozen=True, kw_only=True):
     """Response to QUERY_CONSUME_TIME_SPAN."""
 
-    spans: list[QueueTimeSpan] = field(
-        default_factory=list[QueueTimeSpan], name="consumeTimeSpanSet"
-    )
+    spans: list[QueueTimeSpan] = field(default=[], name="consumeTimeSpanSet")
 
 
 # -- brokers --------------------------------------------------------------------------------------
@@ -110,10 +102,8 @@ class ColdReadAccount(Body, frozen=True, kw_only=True):
 class ColdDataFlowInfo(Body, frozen=True, kw_only=True):
     """Response to GET_COLD_DATA_FLOW_CTR_INFO (5.x)."""
 
-    runtime: dict[str, ColdReadAccount] = field(
-        default_factory=dict[str, ColdReadAccount], name="runtimeTable"
-    )
-    thresholds: dict[str, Int64] = field(default_factory=dict[str, Int64], name="configTable")
+    runtime: dict[str, ColdReadAccount] = field(default={}, name="runtimeTable")
+    thresholds: dict[str, Int64] = field(default={}, name="configTable")
     group_threshold: Int64 = field(default=0, name="cgColdReadThreshold")
     global_threshold: Int64 = field(default=0, name="globalColdReadThreshold")
     global_acc: Int64 = 0

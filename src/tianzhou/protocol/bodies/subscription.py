@@ -12,8 +12,8 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     class_filter_mode: bool = False
     topic: str | None = None
     expression: str | None = field(default=None, name="subString")
-    tags: list[str] = field(default_factory=list[str], name="tagsSet")
-    tag_codes: list[Int32] = field(default_factory=list[Int32], name="codeSet")
+    tags: list[str] = field(default=[], name="tagsSet")
+    tag_codes: list[Int32] = field(default=[], name="codeSet")
     """Java hash codes of the tags."""
     version: Int64 = field(default=0, name="subVersion")
     expression_type: str = "TAG"

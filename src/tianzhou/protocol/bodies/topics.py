@@ -41,9 +41,7 @@ class TopicConfig(Body, frozen=True, kw_only=True):
 class TopicConfigTable(Body, frozen=True, kw_only=True):
     """All topics of a broker: response to GET_ALL_TOPIC_CONFIG and part of a registration."""
 
-    topics: dict[str, TopicConfig] = field(
-        default_factory=dict[str, TopicConfig], name="topicConfigTable"
-    )
+    topics: dict[str, TopicConfig] = field(default={}, name="topicConfigTable")
     data_version: DataVersion = field(default_factory=DataVersion)
     mapping_infos: dict[str, TopicQueueMappingInfo] | None = field(
         default=None, name="topicQueueMappingInfoMap"
@@ -69,14 +67,14 @@ class CreateTopicListBody(Body, frozen=True, kw_only=True):
 class TopicList(Body, frozen=True, kw_only=True):
     """Names of topics, sometimes with the address of the broker that was asked."""
 
-    topics: list[str] = field(default_factory=list[str], name="topicList")
+    topics: list[str] = field(default=[], name="topicList")
     broker_addr: str | None = None
 
 
 class KVTable(Body, frozen=True, kw_only=True):
     """Any names and values: KV configuration, run-time information of a broker."""
 
-    table: dict[str, str] = field(default_factory=dict[str, str])
+    table: dict[str, str] = field(default={})
 
 
 # -- the string form of a topic -------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 Both are written as upper-case hex, 32 digits with an IPv4 address and 56 with an IPv6 one, the same
 in 4.9 and 5.x. `span` is in milliseconds since the month began in the producer's time zone, so a
-unique id alone does not say when it was made: reading it takes the present time.
+unique id alone does not say when it was made.
 """
 
 import struct
@@ -19,8 +19,7 @@ from tianzhou.protocol import host, properties
 
 _LOG_OFFSET = struct.Struct(">q")
 _UNIQUE_TAIL = struct.Struct(">HIIH")
-_TAIL_BYTES = 12
-assert _UNIQUE_TAIL.size == 4 + _LOG_OFFSET.size == _TAIL_BYTES
+assert _UNIQUE_TAIL.size == 4 + _LOG_OFFSET.size == 12
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -74,27 +73,13 @@ def encode_unique_id(parts: UniqueId) -> str:
     return (address + tail).hex().upper()
 
 
-def decode_unique_id(text: str) -> UniqueId:
-    """Raises FieldError for what does not have the form of a unique id."""
-    raw = _from_hex(text)
-    address, _ = host.unpack(raw[:-_TAIL_BYTES] + bytes(4))
-    return UniqueId(address, *_UNIQUE_TAIL.unpack_from(raw, len(raw) - _TAIL_BYTES))
-
-
 def span_ms(now_ms: int, zone: tzinfo = UTC) -> int:
     """Milliseconds since the month began in `zone`: what an id made now carries."""
-    return now_ms - _month_start_ms(now_ms, zone, months_back=0)
-
-
-def made_at_ms(parts: UniqueId, now_ms: int, zone: tzinfo = UTC) -> int:
-    """The latest time before `now_ms` at which the id can have been made by a producer in `zone`.
-
-    An id older than a month is read as a newer one: its format does not distinguish them.
-    """
-    made_ms = _month_start_ms(now_ms, zone, months_back=0) + parts.span_ms
-    if made_ms >= now_ms:
-        made_ms = _month_start_ms(now_ms, zone, months_back=1) + parts.span_ms
-    return made_ms
+    try:
+        now = (_EPOCH + now_ms * _MILLISECOND).astimezone(zone)
+    except OverflowError as e:
+        raise FieldError(f"{now_ms} ms since 1970 is no date") from e
+    return now_ms - (datetime(now.year, now.month, 1, tzinfo=zone) - _EPOCH) // _MILLISECOND
 
 
 # -- of a message ----------------------------------------------------------------------------------
@@ -121,13 +106,3 @@ def _from_hex(text: str) -> bytes:
     if len(text) not in (32, 56) or len(raw) * 2 != len(text):
         raise FieldError(f"a message id has 32 or 56 digits, {text[:64]!r} has {len(text)}")
     return raw
-
-
-def _month_start_ms(now_ms: int, zone: tzinfo, *, months_back: int) -> int:
-    try:
-        now = (_EPOCH + now_ms * _MILLISECOND).astimezone(zone)
-    except OverflowError as e:
-        raise FieldError(f"{now_ms} ms since 1970 is no date") from e
-    months = now.year * 12 + now.month - 1 - months_back
-    start = datetime(months // 12, months % 12 + 1, 1, tzinfo=zone)
-    return (start - _EPOCH) // _MILLISECOND

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
 import pytest
+from tests.support.unique_ids import decode_unique_id
 
 from tianzhou.errors import FieldError
 from tianzhou.message import Host, StoredMessage
@@ -51,8 +52,6 @@ def test_offset_id(store_host: Host, log_offset: int, text: str) -> None:
 def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(FieldError, match="message id"):
         message_id.decode_offset_id(text)
-    with pytest.raises(FieldError, match="message id"):
-        message_id.decode_unique_id(text)
 
 
 def test_an_offset_id_of_wrong_values_is_refused() -> None:
@@ -62,15 +61,14 @@ def test_an_offset_id_of_wrong_values_is_refused() -> None:
 
 
 def test_unique_id_of_a_stock_producer() -> None:
-    assert message_id.decode_unique_id(MADE) == MADE_PARTS
+    assert decode_unique_id(MADE) == MADE_PARTS
     assert message_id.encode_unique_id(MADE_PARTS) == MADE
-    assert message_id.made_at_ms(MADE_PARTS, MADE_AT_MS + 2) == MADE_AT_MS
     assert message_id.span_ms(MADE_AT_MS) == MADE_PARTS.span_ms
 
 
 def test_unique_id_with_an_ipv4_address() -> None:
     # getIPStrFromID and getPidFromID answer 127.0.0.1 and 2587.
-    parts = message_id.decode_unique_id("7F0000010A1B18B4AAC2950000000001")
+    parts = decode_unique_id("7F0000010A1B18B4AAC2950000000001")
     assert parts == UniqueId("127.0.0.1", 2587, 0x18B4AAC2, 0x95000000, 1)
     assert message_id.encode_unique_id(parts) == "7F0000010A1B18B4AAC2950000000001"
 
@@ -82,28 +80,11 @@ def test_large_numbers_keep_their_low_bits() -> None:
         message_id.encode_unique_id(UniqueId("nowhere", 1, 2, 3, 4))
 
 
-def test_an_id_that_would_come_from_the_future_is_of_the_month_before() -> None:
-    # getNearlyTimeFromID, asked in November 2026, gave these times for such spans.
-    parts = msgspec.structs.replace(MADE_PARTS, span_ms=0x95000000)
-    assert message_id.made_at_ms(parts, MADE_AT_MS) == 1793312605184 == ms(2026, 10, 1) + 0x95000000
-    parts = msgspec.structs.replace(MADE_PARTS, span_ms=100)
-    assert message_id.made_at_ms(parts, MADE_AT_MS) == 1793491200100 == ms(2026, 11, 1) + 100
-
-
 def test_the_month_begins_where_the_producer_lives() -> None:
     zone = timezone(timedelta(hours=8))
     now_ms = ms(2026, 1, 31, 17)
     assert message_id.span_ms(now_ms, zone) == 3_600_000
     assert message_id.span_ms(now_ms) == now_ms - ms(2026, 1, 1)
-    parts = msgspec.structs.replace(MADE_PARTS, span_ms=3_600_000)
-    # Exactly now counts as the future, as in Java.
-    assert message_id.made_at_ms(parts, now_ms, zone) == ms(2025, 12, 31, 17)
-    assert message_id.made_at_ms(parts, now_ms + 1, zone) == now_ms
-
-
-def test_the_month_before_january_is_december() -> None:
-    parts = msgspec.structs.replace(MADE_PARTS, span_ms=5)
-    assert message_id.made_at_ms(parts, ms(2026, 1, 1)) == ms(2025, 12, 1) + 5
 
 
 def test_a_time_that_is_no_date_is_refused() -> None:
