@@ -378,7 +378,7 @@ def test_what_is_not_deflated_is_refused() -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("tianzhou.protocol.bodies.registration.INFLATED_BYTES_MAX", 1 << 20)
     with pytest.raises(BodyError, match="inflates to more than 1048576 bytes"):
         registration.decode(zlib.compress(bytes(2 << 20)), compressed=True, broker_version=V4_9_7)
 
