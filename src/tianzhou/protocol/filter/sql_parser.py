@@ -18,20 +18,19 @@ from tianzhou.errors import FilterError
 from tianzhou.limits import SQL_CHARACTERS_MAX, SQL_DEPTH_MAX, SQL_TOKENS_MAX
 from tianzhou.protocol.filter.java_numbers import Long
 from tianzhou.protocol.filter.sql_nodes import (
-    Cast,
-    Equal,
     Literal,
-    Logic,
-    Membership,
-    Negation,
     Node,
-    Not,
-    Order,
     Property,
-    Search,
-    children_of,
+    cast_to_condition,
     compare_numbers,
+    equality,
     is_condition,
+    logic,
+    membership,
+    negated,
+    negation,
+    ordering,
+    search,
 )
 
 GRAMMAR = r"""
@@ -41,16 +40,12 @@ GRAMMAR = r"""
 ?equality: comparison
     | equality EQUAL comparison                     -> equal
     | equality NOT_EQUAL comparison                 -> not_equal
-    | equality IS NULL                              -> is_null
-    | equality IS NOT NULL                          -> is_not_null
+    | equality IS [NOT] NULL                        -> is_null
 ?comparison: unary
     | comparison (LESS | LESS_EQUAL | GREATER | GREATER_EQUAL) unary          -> order
-    | comparison (CONTAINS | STARTSWITH | ENDSWITH) STRING                    -> search
-    | comparison NOT (CONTAINS | STARTSWITH | ENDSWITH) STRING                -> not_search
-    | comparison BETWEEN unary AND unary                                      -> between
-    | comparison NOT BETWEEN unary AND unary                                  -> not_between
-    | comparison IN "(" STRING ("," STRING)* ")"                              -> member
-    | comparison NOT IN "(" STRING ("," STRING)* ")"                          -> not_member
+    | comparison [NOT] (CONTAINS | STARTSWITH | ENDSWITH) STRING              -> search
+    | comparison [NOT] BETWEEN unary AND unary                                -> between
+    | comparison [NOT] IN "(" STRING ("," STRING)* ")"                        -> member
 ?unary: primary
     | "+" unary
     | MINUS unary                                   -> negation
@@ -137,7 +132,6 @@ def parse_sql(expression: str) -> ParsedSql:
     try:
         ignored_from = _feed(steps, expression)
         tree = _as_condition(cast("Node", steps.feed_eof()), None)
-        _check_depth(tree)
     except UnexpectedCharacters as e:
         position = cast("int", e.pos_in_stream)
         mistake = f"character {position + 1}: {_explain(expression, position)}"
@@ -149,7 +143,9 @@ def parse_sql(expression: str) -> ParsedSql:
     except FilterError as e:
         mistake = str(e)
     else:
-        return ParsedSql(tree, expression[ignored_from:])
+        if tree.depth <= SQL_DEPTH_MAX:
+            return ParsedSql(tree, expression[ignored_from:])
+        mistake = f"conditions nest deeper than {SQL_DEPTH_MAX} levels"
     raise FilterError(f"bad SQL filter, {mistake}; the filter is: {_excerpt(expression)}")
 
 
@@ -205,47 +201,39 @@ class _TreeBuilder(Transformer[Token, Node]):
         return _equal(left, symbol, right)
 
     def not_equal(self, left: Node, symbol: Token, right: Node) -> Node:
-        return Not(_equal(left, symbol, right))
+        return negated(_equal(left, symbol, right))
 
-    def is_null(self, left: Node, *_: Token) -> Node:
-        return Equal(left, Literal(None))
-
-    def is_not_null(self, left: Node, *_: Token) -> Node:
-        return Not(Equal(left, Literal(None)))
+    def is_null(self, left: Node, _is: Token, is_not: Token | None, _null: Token) -> Node:
+        is_null = equality(left, Literal(None))
+        return negated(is_null) if is_not else is_null
 
     def order(self, left: Node, symbol: Token, right: Node) -> Node:
         return _order(left, symbol, str(symbol), right)
 
-    def between(self, value: Node, word: Token, low: Node, _: Token, high: Node) -> Node:
-        _check_bounds(word, low, high)
-        return Logic(
-            is_and=True, operands=(_order(value, word, ">=", low), _order(value, word, "<=", high))
-        )
-
-    def not_between(
-        self, value: Node, _not: Token, word: Token, low: Node, _and: Token, high: Node
+    def between(
+        self, value: Node, is_not: Token | None, word: Token, low: Node, _: Token, high: Node
     ) -> Node:
-        return Logic(
-            is_and=False, operands=(_order(value, word, "<", low), _order(value, word, ">", high))
-        )
+        if is_not:
+            outside = (_order(value, word, "<", low), _order(value, word, ">", high))
+            return logic(outside, is_and=False)
+        _check_bounds(word, low, high)
+        within = (_order(value, word, ">=", low), _order(value, word, "<=", high))
+        return logic(within, is_and=True)
 
-    def search(self, operand: Node, verb: Token, text: Token) -> Node:
-        return Search(verb.type, operand, _unquote(text), negated=False)
+    def search(self, operand: Node, is_not: Token | None, verb: Token, text: Token) -> Node:
+        return search(verb.type, operand, _unquote(text), inverted=bool(is_not))
 
-    def not_search(self, operand: Node, _: Token, verb: Token, text: Token) -> Node:
-        return Search(verb.type, operand, _unquote(text), negated=True)
-
-    def member(self, left: Node, word: Token, *values: Token) -> Node:
-        return _membership(left, word, values, negated=False)
-
-    def not_member(self, left: Node, _: Token, word: Token, *values: Token) -> Node:
-        return _membership(left, word, values, negated=True)
+    def member(self, left: Node, is_not: Token | None, word: Token, *values: Token) -> Node:
+        if not isinstance(left, Property):
+            raise _mistake(word, f"IN wants a property before it, not {_show(left)}")
+        names = frozenset(map(_unquote, values))
+        return membership(left.name, names, inverted=bool(is_not))
 
     def negation(self, _: Token, operand: Node) -> Node:
-        return Negation(operand)
+        return negation(operand)
 
     def negated(self, word: Token, operand: Node) -> Node:
-        return Not(_as_condition(operand, word))
+        return negated(_as_condition(operand, word))
 
     def property(self, name: Token) -> Node:
         return Property(str(name))
@@ -279,12 +267,12 @@ class _TreeBuilder(Transformer[Token, Node]):
 def _logic(parts: tuple[Node | Token, ...], *, is_and: bool) -> Node:
     word = cast("Token", parts[1])
     operands = cast("tuple[Node, ...]", parts[::2])
-    return Logic(is_and, tuple(_as_condition(operand, word) for operand in operands))
+    return logic(tuple(_as_condition(operand, word) for operand in operands), is_and=is_and)
 
 
 def _as_condition(node: Node, near: Token | None) -> Node:
     if isinstance(node, Property):
-        return Cast(node)
+        return cast_to_condition(node)
     if not is_condition(node):
         raise _mistake(near, f"{_show(node)} is a value where a condition is expected")
     return node
@@ -297,7 +285,7 @@ def _equal(left: Node, symbol: Token, right: Node) -> Node:
     both_literal = isinstance(left, Literal) and isinstance(right, Literal)
     if both_literal and is_condition(left) and not is_condition(right):
         raise _mistake(symbol, f"{_show(left)} cannot be compared with {_show(right)}")
-    return Equal(left, right)
+    return equality(left, right)
 
 
 def _order(left: Node, near: Token, symbol: str, right: Node) -> Node:
@@ -305,7 +293,7 @@ def _order(left: Node, near: Token, symbol: str, right: Node) -> Node:
         is_text = isinstance(side, Literal) and isinstance(side.value, str)
         if is_text or is_condition(side):
             raise _mistake(near, f"{near} compares numbers and properties, not {_show(side)}")
-    return Order(symbol, left, right)
+    return ordering(symbol, left, right)
 
 
 def _check_bounds(word: Token, low: Node, high: Node) -> None:
@@ -318,24 +306,8 @@ def _check_bounds(word: Token, low: Node, high: Node) -> None:
         raise _mistake(word, f"nothing is between {first} and {second}")
 
 
-def _membership(left: Node, word: Token, values: tuple[Token, ...], *, negated: bool) -> Node:
-    if not isinstance(left, Property):
-        raise _mistake(word, f"IN wants a property before it, not {_show(left)}")
-    return Membership(left.name, frozenset(map(_unquote, values)), negated)
-
-
 def _unquote(text: Token) -> str:
     return text[1:-1].replace("''", "'")
-
-
-def _check_depth(tree: Node) -> None:
-    # By hand, level by level: recursion is what a deep tree would break.
-    level = [tree]
-    for _ in range(SQL_DEPTH_MAX):
-        level = [child for node in level for child in children_of(node)]
-        if not level:
-            return
-    raise FilterError(f"conditions nest deeper than {SQL_DEPTH_MAX} levels")
 
 
 # -- explaining --------------------------------------------------------------------------------
