@@ -36,7 +36,8 @@ from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, decode, encode
-from tianzhou.protocol.records.record import MAGIC_BLANK, decode_record, scan_records
+from tianzhou.protocol.pure.record import MAGIC_BLANK
+from tianzhou.protocol.records.record import decode_record, scan_records
 
 BATCH = 250
 MARK = "CONTENT-OF-BRAVO"

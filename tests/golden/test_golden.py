@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import framing, registration
 from tests.support.header_table import REQUEST_HEADERS, RESPONSE_HEADERS
+from tests.support.records import encode_record
 from tianzhou.protocol import bodies, command, fastjson, headers, properties
 from tianzhou.protocol.bodies import (
     clients,
@@ -27,6 +28,7 @@ from tianzhou.protocol.bodies import (
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.records import batch, compression, message_id, record
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -315,7 +317,7 @@ def properties_text_of(content: bytes) -> str:
 def encode_again(content: bytes) -> bytes:
     """Read a record and write it anew, with the text of its properties as it was."""
     read = record.decode_record(content)
-    return record.encode_record(
+    return encode_record(
         topic=read.topic,
         body=read.body,
         properties_text=properties_text_of(content),
@@ -483,7 +485,7 @@ def test_compressed_registrations_are_read() -> None:
         # A 5.x broker compresses the body and says in the header that it did not.
         said = "true" if frame.version.startswith("4.") else "false"
         assert decoded.fields["compressed"] == said, frame.note
-        assert int(decoded.fields["bodyCrc32"]) == record.body_crc(decoded.body), frame.note
+        assert int(decoded.fields["bodyCrc32"]) == body_crc(decoded.body), frame.note
         found = registration.decode(
             decoded.body, compressed=said == "true", broker_version=decoded.version
         )

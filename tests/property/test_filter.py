@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.records import encode_record
 
 from tianzhou.errors import FilterError
 from tianzhou.protocol import properties
@@ -14,7 +15,6 @@ from tianzhou.protocol.filter import (
     property_finder,
     record_properties,
 )
-from tianzhou.protocol.records.record import encode_record
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["", "x", "5", "5.0", "-5", "true", "7.5", "99999999999", "it's", "NaN"])

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support import wire_strategies as wire
+from tests.support.records import encode_record
 
 from tianzhou.errors import RecordError, TianzhouError
 from tianzhou.protocol import host, kernel
 from tianzhou.protocol.pure import frames as pure
 from tianzhou.protocol.pure import record as pure_record
 from tianzhou.protocol.pure import walk as pure_walk
-from tianzhou.protocol.records import record
 
 pytestmark = [
     pytest.mark.kernel,
@@ -318,7 +318,7 @@ def test_encode_record_with_hosts_of_a_wrong_length(length: int) -> None:
 
 
 def test_every_byte_of_a_record_changed_in_turn() -> None:
-    data = record.encode_record(
+    data = encode_record(
         topic="topic", body=b"body", properties_text="TAGS\x01a\x02", queue_id=1, born_time_ms=2,
         born_host=("10.0.0.1", 3), store_host=("2001:db8::1", 4),
     )  # fmt: skip

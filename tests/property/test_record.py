@@ -9,6 +9,7 @@ from tests.support import wire_strategies
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import sysflag
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.records import record
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -25,7 +26,7 @@ def test_a_message_survives_the_record(message: StoredMessage, closed: bool) -> 
     assert read.sys_flag & ~hosts == message.sys_flag & ~hosts
     assert bool(read.sys_flag & sysflag.BORN_HOST_V6) == (":" in message.born_host[0])
     assert bool(read.sys_flag & sysflag.STORE_HOST_V6) == (":" in message.store_host[0])
-    assert (read.size_bytes, read.body_crc) == (len(data), record.body_crc(message.body))
+    assert (read.size_bytes, read.body_crc) == (len(data), body_crc(message.body))
     assert record.encode_stored(read, closed=closed) == data
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import wire_strategies
+from tests.support.records import encode_record
 
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
@@ -57,7 +58,7 @@ def alike(draw: st.DrawFn) -> list[bytes]:
 
 
 def with_properties(message: StoredMessage, text: str) -> bytes:
-    return record.encode_record(
+    return encode_record(
         topic=message.topic, body=message.body, properties_text=text,
         queue_id=message.queue_id, born_time_ms=message.born_time_ms,
         born_host=message.born_host, store_host=message.store_host,

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
 
-from tianzhou.protocol.records.record import encode_blank, encode_record
+from tests.support.records import encode_record
+
+from tianzhou.protocol.records.record import encode_blank
 from tianzhou.spark.offline.store_files import StoreFiles
 from tianzhou.spark.offsets import Bounds
 from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY

@@ -18,16 +18,9 @@ from typing import Final, Protocol
 
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.protocol import kernel
-from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.protocol.pure.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_MIN, RecordFields
 from tianzhou.protocol.pure.walk import has_lost_sector, text_places
-from tianzhou.protocol.records.record import (
-    BLANK_BYTES_MIN,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    SIZE_MIN,
-    encode_blank,
-)
+from tianzhou.protocol.records.record import BLANK_BYTES_MIN, encode_blank
 from tianzhou.store.files.disk import DiskFile
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.files.segments import Segments

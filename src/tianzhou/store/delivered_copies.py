@@ -8,7 +8,7 @@ So delivery progress that was not saved before a crash can be derived from the l
 import struct
 from collections.abc import Iterator
 
-from tianzhou.protocol.records.record import MAGIC_V1, MAGIC_V2, SIZE_MIN
+from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2, SIZE_MIN
 from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from tianzhou.store.commit_log import STORE_TIME, CommitLog
 

@@ -19,9 +19,10 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import ProtocolError, RecordError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import properties
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.compression import plain_body
-from tianzhou.protocol.records.record import body_crc, decode_records
+from tianzhou.protocol.records.record import decode_records
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, INNER_BATCH, NEED_UNWRAP
 
 log = logging.getLogger(__name__)

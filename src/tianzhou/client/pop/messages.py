@@ -18,9 +18,10 @@ from tianzhou.errors import FieldError, RecordError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import properties
 from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse, PopMessageResponse
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.records import receipts
 from tianzhou.protocol.records.receipts import Receipt
-from tianzhou.protocol.records.record import body_crc, decode_records
+from tianzhou.protocol.records.record import decode_records
 
 
 class PoppedMessage(ReceivedMessage):

@@ -12,7 +12,7 @@ from tianzhou.names import reply_topic as reply_topic_of
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import PushReplyMessageRequest
-from tianzhou.protocol.records.record import body_crc
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.remoting.address import parse_address
 
 _REPLY = "reply"

@@ -22,10 +22,10 @@ from tianzhou.protocol import headers, properties
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import SendMessageResponse
+from tianzhou.protocol.pure.record import PROPERTIES_BYTES_MAX
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.compression import compress, flag_of
 from tianzhou.protocol.records.recall import decode_handle
-from tianzhou.protocol.records.record import PROPERTIES_BYTES_MAX
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
 
 TOPIC_CHARACTERS_MAX = 127

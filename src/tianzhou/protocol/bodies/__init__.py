@@ -18,14 +18,9 @@ Fields that only 5.x knows are optional and None by default. None is never writt
 without them is one of 4.9.
 """
 
-from tianzhou.protocol.bodies.codec import (
-    Body,
-    decode,
-    decode_request,
-    decode_request_steps,
-    encode,
-    encode_steps,
-)
+from tianzhou.protocol.bodies.codec import Body, decode, decode_request, decode_request_steps
+from tianzhou.protocol.fastjson import dumps as encode
+from tianzhou.protocol.fastjson import dumps_steps as encode_steps
 
 __all__ = [
     "Body",

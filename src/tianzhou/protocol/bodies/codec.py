@@ -79,16 +79,6 @@ def decode_request_steps(body_type: type[T], data: bytes) -> Generator[None, Non
     return _decode_steps(body_type, data, LOOSE_JSON_BYTES_MAX)
 
 
-def encode(value: object, *, standard: bool = False) -> bytes:
-    """The body as RocketMQ writes it; see `fastjson.dumps` for the two dialects."""
-    return fastjson.dumps(value, standard=standard)
-
-
-def encode_steps(value: object, *, standard: bool = False) -> Generator[None, None, bytes]:
-    """`encode` with pauses, for bodies that grow with the tables of a server."""
-    return fastjson.dumps_steps(value, standard=standard)
-
-
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 
 

@@ -21,6 +21,7 @@ from tianzhou.limits import (
     LIST_BODY_BYTES_MAX,
     REGISTERED_TOPICS_MAX,
 )
+from tianzhou.protocol import fastjson
 from tianzhou.protocol.bodies import codec
 from tianzhou.protocol.bodies.codec import Body
 from tianzhou.protocol.bodies.route import TopicQueueMappingInfo
@@ -87,7 +88,7 @@ def encode_steps(
 ) -> Generator[None, None, bytes]:
     """The body of a request whose header says `compressed` and `broker_version`."""
     if not compressed:
-        return (yield from codec.encode_steps(body))
+        return (yield from fastjson.dumps_steps(body))
     table = body.topic_config
     deflater = zlib.compressobj(9)
     pieces: list[bytes] = []
@@ -95,17 +96,17 @@ def encode_steps(
     def put(section: bytes) -> None:
         pieces.append(deflater.compress(section))
 
-    put(_section(codec.encode(table.data_version)))
+    put(_section(fastjson.dumps(table.data_version)))
     put(_LENGTH.pack(len(table.topics)))
     for topic in list(table.topics.values()):
         put(_section(format_topic(topic).encode()))
         yield
-    put(_section(codec.encode(body.filter_servers)))
+    put(_section(fastjson.dumps(body.filter_servers)))
     if broker_version >= V5_0_0:
         infos = list((table.mapping_infos or {}).values())
         put(_LENGTH.pack(len(infos)))
         for info in infos:
-            put(_section(codec.encode(info)))
+            put(_section(fastjson.dumps(info)))
             yield
     return b"".join(pieces) + deflater.flush()
 

@@ -14,7 +14,7 @@ from tianzhou.protocol.fastjson.values import DEPTH_LIMIT, Json, too_deep
 _SAFE_INTEGER = 2**53 - 1
 
 
-def dumps(value: Json, *, standard: bool) -> bytes:
+def dumps(value: Json, *, standard: bool = False) -> bytes:
     """The JSON text of a value in UTF-8.
 
     Structs are written with their fields in alphabetical order and without those that are None; map
@@ -32,7 +32,7 @@ def dumps(value: Json, *, standard: bool) -> bytes:
     return "".join(writer.parts).encode("utf-8", "replace")
 
 
-def dumps_steps(value: Json, *, standard: bool) -> Generator[None, None, bytes]:
+def dumps_steps(value: Json, *, standard: bool = False) -> Generator[None, None, bytes]:
     """`dumps` with pauses, for values that may be large; returns the text."""
     writer = _Writer(standard)
     parts, pieces = writer.parts, list[bytes]()

@@ -11,6 +11,7 @@ memory in use stays below twice the limit (plus zstd's window of 8 MiB).
 import sys
 import zlib
 from enum import IntEnum
+from typing import Protocol
 
 import lz4.frame
 
@@ -37,6 +38,16 @@ class CompressionType(IntEnum):
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
+
+
+class _Decompressor(Protocol):
+    """What the streams of all kinds have."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes | None: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 def type_of(sys_flag: int) -> CompressionType:
@@ -73,12 +84,13 @@ def compress(body: bytes, kind: CompressionType, level: int = LEVEL) -> bytes:
 def decompress(body: bytes, kind: CompressionType, limit_bytes: int) -> bytes:
     """The plain body. Raises BodyError if it is damaged, incomplete, or longer than the limit."""
     try:
-        plain, whole = _UNPACK[kind](body, limit_bytes + 1)
+        stream = _decompressor(kind, limit_bytes + 1)
+        plain = stream.decompress(body, limit_bytes + 1)
     except (zlib.error, zstd.ZstdError, RuntimeError, ValueError) as e:
         raise BodyError(f"a body said to be {kind.name} cannot be unpacked: {e}") from e
     if len(plain) > limit_bytes:
         raise BodyError(f"a {kind.name} body unpacks to more than {limit_bytes} bytes")
-    if not whole:
+    if not stream.eof or stream.unused_data:
         raise BodyError(f"a {kind.name} body ends too early or has bytes after its end")
     return plain
 
@@ -90,30 +102,11 @@ def plain_body(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:
     return decompress(body, type_of(sys_flag), limit_bytes)
 
 
-# Each returns at most the given number of bytes, and whether the stream ends with the body.
-
-
-def _unpack_zlib(body: bytes, most: int) -> tuple[bytes, bool]:
-    stream = zlib.decompressobj()
-    plain = stream.decompress(body, most)
-    return plain, stream.eof and not stream.unused_data
-
-
-def _unpack_lz4(body: bytes, most: int) -> tuple[bytes, bool]:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    plain = stream.decompress(body, most)
-    return plain, stream.eof and not stream.unused_data
-
-
-def _unpack_zstd(body: bytes, most: int) -> tuple[bytes, bool]:
+def _decompressor(kind: CompressionType, most: int) -> _Decompressor:
+    """Of a stream that unpacks to at most `most` bytes."""
+    if kind is CompressionType.ZLIB:
+        return zlib.decompressobj()
+    if kind is CompressionType.LZ4:
+        return lz4.frame.LZ4FrameDecompressor()
     window_log = min(max(_ZSTD_WINDOW_LOG_MIN, most.bit_length()), _ZSTD_WINDOW_LOG_MAX)
-    stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})
-    plain = stream.decompress(body, most)
-    return plain, stream.eof and not stream.unused_data
-
-
-_UNPACK = {
-    CompressionType.ZLIB: _unpack_zlib,
-    CompressionType.LZ4: _unpack_lz4,
-    CompressionType.ZSTD: _unpack_zstd,
-}
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})

@@ -34,44 +34,18 @@ import struct
 from collections.abc import Iterator
 
 from tianzhou.errors import RecordError
-from tianzhou.message import Host, StoredMessage
+from tianzhou.message import StoredMessage
 from tianzhou.protocol import host, kernel, properties
-from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.pure.frames import Buffer
 from tianzhou.protocol.pure.record import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    PROPERTIES_BYTES_MAX,
     SIZE_AND_MAGIC,
     SIZE_MIN,
     SYS_FLAG_AT,
-    TOPIC_BYTES_MAX,
 )
 from tianzhou.protocol.sysflag import BORN_HOST_V6
-
-__all__ = [
-    "BLANK_BYTES_MIN",
-    "LOG_OFFSET_AT",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "PROPERTIES_BYTES_MAX",
-    "QUEUE_OFFSET_AT",
-    "SIZE_MIN",
-    "SYS_FLAG_AT",
-    "TOPIC_BYTES_MAX",
-    "body_crc",
-    "decode_record",
-    "decode_records",
-    "encode_blank",
-    "encode_record",
-    "encode_stored",
-    "patch_record",
-    "property_crc_matches",
-    "scan_records",
-    "store_time_at",
-]
 
 QUEUE_OFFSET_AT = 20
 LOG_OFFSET_AT = 28
@@ -81,11 +55,6 @@ assert (BLANK_BYTES_MIN, SIZE_MIN) == (8, 91)
 _OFFSETS = struct.Struct(">qq")
 _TIME = struct.Struct(">q")
 _FLAG = struct.Struct(">i")
-
-# The property CRC of 5.x: name, \x01, ten digits with the lowest first, \x02.
-_CRC_PREFIX = properties.CRC32.encode() + b"\x01"
-_CRC_BYTES = len(_CRC_PREFIX) + 10 + 1
-assert _CRC_BYTES == 20
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -131,57 +100,15 @@ def scan_records(
         start += size
 
 
-def property_crc_matches(record: Buffer) -> bool | None:
-    """Whether the property CRC of one whole record is right; None if it has none.
-
-    A stale one is possible in a healthy record: a broker without appendPropCRC that moves a message
-    of one with it copies the property. So this is no part of `decode_record`.
-    """
-    if len(record) < SIZE_MIN + _CRC_BYTES:
-        return None
-    tail = bytes(record[-_CRC_BYTES:])
-    digits = tail[len(_CRC_PREFIX) : -1]
-    if not (tail.startswith(_CRC_PREFIX) and tail.endswith(b"\x02") and digits.isdigit()):
-        return None
-    return int(digits[::-1]) == body_crc(memoryview(record)[:-_CRC_BYTES])
-
-
 # -- writing ---------------------------------------------------------------------------------------
-
-
-def encode_record(
-    *,
-    topic: str,
-    body: Buffer,
-    properties_text: str,
-    queue_id: int,
-    born_time_ms: int,
-    born_host: Host,
-    store_host: Host,
-    store_time_ms: int = 0,
-    queue_offset: int = 0,
-    log_offset: int = 0,
-    flag: int = 0,
-    sys_flag: int = 0,
-    reconsume_count: int = 0,
-    prepared_log_offset: int = 0,
-) -> bytes:
-    """One record. The address bits of `sys_flag` are set by the hosts, whatever was given.
-
-    Raises RecordError for values that do not fit: a topic or properties over 32,767 bytes, numbers
-    beyond their field.
-    """
-    return kernel.encode_record(
-        topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
-        born_time_ms, host.pack(born_host), store_time_ms, host.pack(store_host), reconsume_count,
-        prepared_log_offset,
-    )  # fmt: skip
 
 
 def encode_stored(message: StoredMessage, *, closed: bool = True) -> bytes:
     """The record of a message that was read before; `closed` as in `properties.encode`.
 
-    Size and CRC are computed anew.
+    Size and CRC are computed anew, the address bits of the system flag from the hosts. Raises
+    RecordError for values that do not fit: a topic or properties over 32,767 bytes, numbers beyond
+    their field.
     """
     return kernel.encode_record(
         message.topic, message.body, properties.encode(message.properties, closed=closed),

@@ -19,11 +19,10 @@ import numpy.typing as npt
 
 from tianzhou.errors import BodyError, RecordError
 from tianzhou.protocol.pure.frames import Buffer
-from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2, SIZE_MIN
+from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2, SIZE_MIN, SYS_FLAG_AT
 from tianzhou.protocol.records.record import (
     LOG_OFFSET_AT,
     QUEUE_OFFSET_AT,
-    SYS_FLAG_AT,
     decode_record,
     scan_records,
     store_time_at,

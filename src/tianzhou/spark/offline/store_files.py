@@ -17,8 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tianzhou.errors import StoreError
-from tianzhou.protocol.pure.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, SIZE_MIN
-from tianzhou.protocol.records.record import LOG_OFFSET_AT, SYS_FLAG_AT, store_time_at
+from tianzhou.protocol.pure.record import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    SIZE_MIN,
+    SYS_FLAG_AT,
+)
+from tianzhou.protocol.records.record import LOG_OFFSET_AT, store_time_at
 from tianzhou.spark.offsets import Bounds
 from tianzhou.store.config import ENTRY_BYTES
 from tianzhou.store.consume_queue import BLANK_SIZE

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.records import encode_record
 
 from tianzhou.client.group.record_decoding import (
     Damage,
@@ -15,10 +16,11 @@ from tianzhou.client.group.record_decoding import (
 from tianzhou.client.queues import Queue
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
+from tianzhou.protocol.kernel import body_crc
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.batch import BatchItem
 from tianzhou.protocol.records.compression import CompressionType, compress, flag_of
-from tianzhou.protocol.records.record import body_crc, decode_records, encode_record
+from tianzhou.protocol.records.record import decode_records
 from tianzhou.protocol.sysflag import INNER_BATCH, NEED_UNWRAP
 
 QUEUE = Queue("t", "a", 3)

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 from tests.support.brokers import eventually
+from tests.support.records import encode_record
 
 from tianzhou.client.group.subscriptions import Subscription, by_tags
 from tianzhou.client.pop.calls import PopCalls, PopLimits, batch_acks
@@ -17,7 +18,7 @@ from tianzhou.message import StoredMessage
 from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse, PopMessageResponse
 from tianzhou.protocol.properties import encode as encode_properties
 from tianzhou.protocol.records import receipts
-from tianzhou.protocol.records.record import decode_record, encode_record
+from tianzhou.protocol.records.record import decode_record
 
 HOST = ("127.0.0.1", 80)
 PLACE = Queue("orders", "broker-a", -1)

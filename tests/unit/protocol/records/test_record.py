@@ -1,10 +1,12 @@
 """Records against bytes that RocketMQ's own MessageDecoder and MessageExtEncoder wrote."""
 
 import pytest
+from tests.support.records import encode_record, property_crc_matches
 
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import sysflag
+from tianzhou.protocol.pure import record as pure_record
 from tianzhou.protocol.records import record
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -107,7 +109,7 @@ def test_a_topic_over_127_bytes_makes_version_2() -> None:
     read = record.decode_record(LONG_TOPIC)
     assert (read.topic, read.properties) == ("t" * 130, {"TAGS": "a"})
     assert record.encode_stored(read, closed=False) == LONG_TOPIC
-    for length, magic in ((127, record.MAGIC_V1), (128, record.MAGIC_V2)):
+    for length, magic in ((127, pure_record.MAGIC_V1), (128, pure_record.MAGIC_V2)):
         written = encode(topic="t" * length)
         assert int.from_bytes(written[4:8], "big") == magic
         assert record.decode_record(written).topic == "t" * length
@@ -170,7 +172,7 @@ def test_damage_is_named_with_its_place(at: int, change: bytes, complaint: str) 
 
 def test_addresses_that_do_not_fit_the_size_are_refused() -> None:
     smallest = bytearray(encode(topic="", body=b"", properties_text=""))
-    assert len(smallest) == record.SIZE_MIN
+    assert len(smallest) == pure_record.SIZE_MIN
     smallest[39] = sysflag.BORN_HOST_V6
     with pytest.raises(RecordError, match="91 bytes are too few for its addresses"):
         record.decode_record(smallest)
@@ -223,9 +225,9 @@ def test_scanning_gives_places_without_reading() -> None:
     log = V4_V4 + LONG_TOPIC + blank
     first, second = len(V4_V4), len(V4_V4) + len(LONG_TOPIC)
     assert list(record.scan_records(log)) == [
-        (0, first, record.MAGIC_V1),
-        (first, len(LONG_TOPIC), record.MAGIC_V2),
-        (second, 20, record.MAGIC_BLANK),
+        (0, first, pure_record.MAGIC_V1),
+        (first, len(LONG_TOPIC), pure_record.MAGIC_V2),
+        (second, 20, pure_record.MAGIC_BLANK),
     ]
     assert [start for start, _, _ in record.scan_records(log, first, second)] == [first]
 
@@ -270,13 +272,13 @@ def test_place_and_time_are_patched_in(data: bytes) -> None:
 
 def test_the_property_crc_of_5_covers_the_whole_record() -> None:
     assert record.decode_record(PROPERTY_CRC).properties["__CRC32#"] == "6204737302"
-    assert record.property_crc_matches(PROPERTY_CRC) is True
-    assert record.property_crc_matches(memoryview(PROPERTY_CRC)) is True
+    assert property_crc_matches(PROPERTY_CRC) is True
+    assert property_crc_matches(memoryview(PROPERTY_CRC)) is True
     patched = bytearray(PROPERTY_CRC)
     record.patch_record(patched, 0, queue_offset=12, log_offset=0, store_time_ms=0)
-    assert record.property_crc_matches(patched) is False
-    assert record.property_crc_matches(V4_V4) is None
-    assert record.property_crc_matches(b"") is None
+    assert property_crc_matches(patched) is False
+    assert property_crc_matches(V4_V4) is None
+    assert property_crc_matches(b"") is None
 
 
 @pytest.mark.parametrize(
@@ -307,4 +309,4 @@ def encode(**changes: object) -> bytes:
         "born_host": ("10.1.2.3", 5),
         "store_host": ("10.1.2.4", 6),
     }
-    return record.encode_record(**{**fields, **changes})  # type: ignore[arg-type]  # some are wrong
+    return encode_record(**{**fields, **changes})  # type: ignore[arg-type]  # some are wrong

@@ -8,10 +8,10 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
+from tests.support.records import encode_record
 
 from tianzhou.errors import BodyError
 from tianzhou.protocol.records import compression
-from tianzhou.protocol.records.record import encode_record
 from tianzhou.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from tianzhou.spark.columns import arrow
 from tianzhou.spark.columns.arrow import Decoder

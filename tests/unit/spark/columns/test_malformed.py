@@ -6,10 +6,10 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 import numpy as np
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from tests.support.records import encode_record
 
 from tianzhou.client.queues import Queue
 from tianzhou.errors import DataLost
-from tianzhou.protocol.records.record import encode_record
 from tianzhou.spark.columns import malformed
 from tianzhou.spark.columns.arrow import Decoder
 from tianzhou.spark.columns.malformed import OffsetGaps

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.records import encode_record
 
 from tianzhou.errors import ConnectionClosed, RemotingError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.records.record import encode_record
 from tianzhou.remoting.pending_requests import Waiter
 from tianzhou.spark.source.pull_pipeline import PullPipeline
 
