@@ -40,7 +40,7 @@ async def restarted_side() -> Side:
     side = await fed_side()
     for number, body in enumerate(BODIES[1:]):
         await side.arrive(send_frame(10 + number, body), [])
-    vars(side.store)["_checked_from"] = side.store.end_log_offset  # as recovery leaves it
+    side.store.checked_from = side.store.end_log_offset  # as recovery leaves it
     side.update("maxMessageSize", "9001")
     side.transport.written.clear()
     return side

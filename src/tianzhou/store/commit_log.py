@@ -151,6 +151,23 @@ class CommitLog:
         for file in self.segments.files:
             file.unmap()
 
+    def release_resident(self, resident_bytes: int) -> None:
+        """Releases resident pages of the log except those at its end, which would grow with it.
+
+        Every touched page of a mapped file counts as resident until it is released. Files that were
+        not read since the last call are unmapped. Nothing is lost or written: the pages stay in the
+        page cache while memory is free.
+        """
+        for file in self.segments.files:
+            cold_bytes = min(self.written - resident_bytes - file.first, file.size_bytes)
+            if cold_bytes <= 0 or not file.mapped:
+                continue
+            if cold_bytes == file.size_bytes and not file.touched:
+                file.unmap()
+            else:
+                file.touched = False
+                file.release(0, cold_bytes)
+
     def place(self, size_bytes: int) -> int:
         """The log offset of the next record of this size; starts a new file if needed.
 

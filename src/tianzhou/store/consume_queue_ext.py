@@ -104,7 +104,7 @@ class QueueExt:
         self.segments.make_directory(durable=False)
         size_bytes = self.segments.size_bytes
         file = self.segments.file_at(self.end - self.end % size_bytes)
-        file.create(reserve_bytes=0, durable=False)
+        file.create(durable=False)
         self._new_names = True
         self.segments.add(file)
         return file

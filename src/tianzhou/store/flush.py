@@ -23,7 +23,6 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile, explained, is_transient
 from tianzhou.store.files.mapped_file import MappedFile
-from tianzhou.store.memory_advice import release_log
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +135,7 @@ class LogFlush:
                 elif not self._waiters and not self._stopping:
                     self._change.wait(beat_s)
             if monotonic() - released_s >= _RELEASE_INTERVAL_S:
-                release_log(self._log, self._config.resident_log_bytes)
+                self._log.release_resident(self._config.resident_log_bytes)
                 released_s = monotonic()
             if self._waiters or self._due(monotonic() - last_s >= thorough_s):
                 with self._flushing:

@@ -20,7 +20,6 @@ from tianzhou.store.files.checkpoint import Checkpoint, Derived, write_checkpoin
 from tianzhou.store.files.disk import Disk, is_transient
 from tianzhou.store.flush import LogFlush
 from tianzhou.store.index import Index
-from tianzhou.store.memory_advice import release_derived
 from tianzhou.store.queues import QueueTable
 from tianzhou.store.retention import FileAges
 
@@ -101,7 +100,9 @@ class Housekeeping:
                     next_flush = waited_ms + config.flush_interval_consume_queue
                 if waited_ms >= next_clean:
                     self.expire()
-                    self._release_memory()
+                    with self._working:
+                        self._queues.release_unused()
+                        self._index.release()
                     next_clean = waited_ms + config.clean_resource_interval
             except StoreFull as e:
                 # Only repeatable writes raise this; the next check of the disk decides.
@@ -154,10 +155,6 @@ class Housekeeping:
             waiting = [q for q in self._queues.all() if q.waiting_pages() >= least_pages]
             if waiting:
                 self._queues.flush(waiting)
-
-    def _release_memory(self) -> None:
-        with self._working:
-            release_derived(self._queues, self._index)
 
     # -- old files ------------------------------------------------------------------------------
 

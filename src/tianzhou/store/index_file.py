@@ -14,9 +14,9 @@ A file has its full length from the start, and disk blocks as needed: single pag
 first few hundred items, then all slots; items in pieces.
 """
 
-import contextlib
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from tianzhou.protocol import kernel
@@ -87,7 +87,7 @@ class IndexFile:
             self._disk.sync_directory(self.path.parent)
         except OSError:
             self._view = None
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._disk.remove(self.path)
             raise
         finally:
@@ -99,11 +99,8 @@ class IndexFile:
 
     def load(self) -> None:
         """Reads the header."""
-        handle = self._disk.open(self.path, writable=False)
-        try:
+        with closing(self._disk.open(self.path, writable=False)) as handle:
             numbers = HEADER.unpack(handle.read(0, HEADER.size))
-        finally:
-            handle.close()
         self.begin_time_ms, self.end_time_ms = numbers[0], numbers[1]
         self.begin_log_offset, self.end_log_offset = numbers[2], numbers[3]
         self.slots_used, self.count = numbers[4], max(numbers[5], 1)
@@ -112,11 +109,8 @@ class IndexFile:
     def items(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
         """Number and content of all items, without write access."""
         if self._view is None:
-            handle = self._disk.open(self.path, writable=False)
-            try:
+            with closing(self._disk.open(self.path, writable=False)) as handle:
                 self._view = handle.map()
-            finally:
-                handle.close()
         items = self.view[self._items_at + ITEM.size : self._items_at + self.count * ITEM.size]
         return enumerate(ITEM.iter_unpack(items), 1)
 
@@ -146,11 +140,8 @@ class IndexFile:
     def view(self) -> memoryview:
         view = self._view
         if view is None:
-            handle = self._disk.open(self.path)
-            try:
+            with closing(self._disk.open(self.path)) as handle:
                 view = self._view = handle.map()
-            finally:
-                handle.close()
         return view
 
     def ensure_space(self, count: int, hashes: Iterable[int] = ()) -> None:
@@ -164,13 +155,10 @@ class IndexFile:
             pages = {self._slot_at(hashed) // PAGE_BYTES for hashed in hashes}
         if stop <= self._reserved and (self.has_slots or (pages and pages <= self._slot_pages)):
             return
-        handle = self._disk.open(self.path)
-        try:
+        with closing(self._disk.open(self.path)) as handle:
             self._reserve_slots(handle, pages)
             if stop > self._reserved:
                 self._reserve_items(handle, stop)
-        finally:
-            handle.close()
         if self.has_slots:
             self.ready_count = (self._reserved - self._items_at) // ITEM.size
 
@@ -294,11 +282,8 @@ class IndexFile:
     def flush(self) -> None:
         count = self.count
         if count > self.flushed_count:
-            handle = self._disk.open(self.path)
-            try:
+            with closing(self._disk.open(self.path)) as handle:
                 handle.sync()
-            finally:
-                handle.close()
             self.flushed_count = count
 
     def cut(self, before_log_offset: int, *, counted: bool = False) -> bool:
@@ -367,11 +352,8 @@ class IndexFile:
     def _reserve_slots_of(self, slots: Iterable[int]) -> None:
         pages = {self._slot_at(slot) // PAGE_BYTES for slot in slots}
         if pages:
-            handle = self._disk.open(self.path)
-            try:
+            with closing(self._disk.open(self.path)) as handle:
                 self._reserve_slots(handle, pages if len(pages) <= _FEW_ITEMS else set())
-            finally:
-                handle.close()
 
     def unmap(self) -> None:
         self._view = None

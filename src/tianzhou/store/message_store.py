@@ -28,13 +28,12 @@ from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCor
 from tianzhou.limits import BATCH_KEYS_MAX, TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
 from tianzhou.names import SCHEDULE_TOPIC
-from tianzhou.protocol import host, kernel, properties
+from tianzhou.protocol import derived, host, kernel, properties
 from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.pure.walk import LOOSE_ITEM
 from tianzhou.protocol.records.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
-from tianzhou.store import dispatch
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import ENTRY, ConsumeQueue
@@ -318,7 +317,7 @@ class MessageStore(StoreReader):
         queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
         if found is None:
             found = properties.decode(draft.properties_text)
-        in_queue = not sys_flag & TRANSACTION_MASK or dispatch.has_queue_entry(sys_flag)
+        in_queue = not sys_flag & TRANSACTION_MASK or derived.has_queue_entry(sys_flag)
         keys = self._keys(found, sys_flag)
         queue_offset = queue.next_offset if in_queue else 0
         now_ms = self._clock()
@@ -341,7 +340,7 @@ class MessageStore(StoreReader):
         log_.append(record, now_ms)
         code = 0
         if in_queue:
-            code = dispatch.tags_code(topic, found, now_ms, self._delay_levels_ms)
+            code = derived.tags_code(topic, found, now_ms, self._delay_levels_ms)
             if queue_offset and not queue.writes_ext:
                 # Inlined `_put_entry`, for a queue that has entries.
                 queue.put(log_offset, size_bytes, code)
@@ -378,12 +377,12 @@ class MessageStore(StoreReader):
         for draft in drafts:
             if (draft.topic, draft.queue_id) != (topic, queue_id):
                 raise StoreError("the messages of a batch belong to one queue")
-            if not dispatch.has_queue_entry(draft.sys_flag):
+            if not derived.has_queue_entry(draft.sys_flag):
                 raise StoreError("a batch holds no transactional messages")
             found = properties.decode(draft.properties_text)
             keys = self._keys(found, draft.sys_flag)
             hashes.append([key_hash(topic, key) for key in keys])
-            codes.append(dispatch.tags_code(topic, found, 0, self._delay_levels_ms))
+            codes.append(derived.tags_code(topic, found, 0, self._delay_levels_ms))
             record = self._encode(draft, 0, 0, 0)
             sizes.append(len(record))
             records += record
@@ -471,7 +470,7 @@ class MessageStore(StoreReader):
     def _keys(self, found: dict[str, str], sys_flag: int) -> list[str]:
         if not self.config.message_index_enable:
             return []
-        keys = dispatch.index_keys(found, sys_flag)
+        keys = derived.index_keys(found, sys_flag)
         return keys if len(keys) < self.index.item_max else keys[: self.index.item_max - 1]
 
     def _put_entry(self, queue: ConsumeQueue, log_offset: int, size_bytes: int, code: int) -> None:
@@ -483,10 +482,10 @@ class MessageStore(StoreReader):
         self._entry_count += 1
 
     def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        if not dispatch.is_topic_name(topic) or queue_id < 0:
+        if not derived.is_topic_name(topic) or queue_id < 0:
             raise QueueNameInvalid(
                 f"{topic[:80]!r} queue {queue_id} cannot be the name of a queue: a topic has 1 to "
-                f"{TOPIC_NAME_BYTES_MAX} bytes, this one {dispatch.name_bytes(topic)}, and no /"
+                f"{TOPIC_NAME_BYTES_MAX} bytes, this one {derived.name_bytes(topic)}, and no /"
             )
         return self.queues.get_or_make(topic, queue_id)
 

@@ -101,7 +101,7 @@ class Preallocator:
         if not self._segments.files:
             self._segments.make_directory()
         file = self._segments.file_at(first)
-        file.create(reserve_bytes=0)
+        file.create()
         return file
 
     # -- the thread's side ----------------------------------------------------------------------

@@ -96,8 +96,9 @@ class StoreReader:
         self.log = log_
         self.queues = queues
         self.index = index
-        self._checked_from = checked_from if config.check_crc_on_recover else log_.written
-        """Records from here on were checked or written by this process."""
+        self.checked_from = checked_from if config.check_crc_on_recover else log_.written
+        """Records before this log offset are checked when they are read; those from here on were
+        checked or written by this process."""
         self._damage_count = 0
         self._physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -105,11 +106,6 @@ class StoreReader:
     def memory_bytes(self) -> int:
         """How much of the log's end is taken to be in memory; what lies further back is cold."""
         return self._physical_bytes * self.config.access_message_in_memory_max_ratio // 100
-
-    @property
-    def checked_from(self) -> int:
-        """Records before this log offset are checked when they are read."""
-        return self._checked_from
 
     def _release(self) -> None:
         """Unmaps all files; views that were returned stay valid."""
@@ -194,7 +190,7 @@ class StoreReader:
         """`one_by_one`: check unchecked records one at a time instead of all in one call."""
         end = self.log.readable
         cold_before, warm, cold = self._limits(end, max_count)
-        checked_from = self._checked_from
+        checked_from = self.checked_from
         # A filter must not get a damaged record.
         one_by_one = one_by_one or accept_record is not None
         unchecked: list[_RecordPosition] = []

@@ -18,11 +18,11 @@ size. `recovery_plan.py` has steps 1 and 2, this module the others.
 
 from collections.abc import Callable
 
-from tianzhou.protocol import kernel
+from tianzhou.protocol import derived, kernel
 from tianzhou.protocol.pure.record import SIZE_MIN, RecordFields
 from tianzhou.protocol.pure.walk import Run
 from tianzhou.protocol.records.record import BLANK_BYTES_MIN
-from tianzhou.store import commit_log, dispatch
+from tianzhou.store import commit_log
 from tianzhou.store.commit_log import WalkStopped, walk
 from tianzhou.store.config import ENTRY_BYTES
 from tianzhou.store.consume_queue import ENTRY, ConsumeQueue
@@ -205,21 +205,21 @@ def _valid_after(files: StoreFiles, plan: Plan, file: MappedFile, log_offset: in
 def _derive(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields) -> None:
     log_offset, sys_flag = fields[commit_log.LOG_OFFSET], fields[commit_log.SYS_FLAG]
     topic = fields[commit_log.TOPIC]
-    if not dispatch.is_topic_name(topic):
+    if not derived.is_topic_name(topic):
         if topic not in plan.rejected_topics:
             plan.rejected_topics.add(topic)
             report.note(
                 f"the record at {log_offset} and others of its topic are in no queue: "
-                f"{topic[:80]!r} ({dispatch.name_bytes(topic)} bytes) cannot name a folder"
+                f"{topic[:80]!r} ({derived.name_bytes(topic)} bytes) cannot name a folder"
             )
         return
-    if log_offset >= plan.queues_from and dispatch.has_queue_entry(sys_flag):
+    if log_offset >= plan.queues_from and derived.has_queue_entry(sys_flag):
         _enqueue(files, report, plan, fields)
     if log_offset >= plan.index_from:
-        keys = dispatch.index_keys(fields[commit_log.PROPERTIES], sys_flag)
+        keys = derived.index_keys(fields[commit_log.PROPERTIES], sys_flag)
         keys = keys[: files.index.item_max - 1]
         if keys:
-            hashes = (dispatch.key_hash(topic, key) for key in keys)
+            hashes = (derived.key_hash(topic, key) for key in keys)
             files.index.ensure_space(len(keys), hashes)
             files.index.put(topic, keys, log_offset, fields[commit_log.STORE_TIME])
 
@@ -264,7 +264,7 @@ def _enqueue(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields
 
 
 def _put(files: StoreFiles, queue: ConsumeQueue, fields: RecordFields) -> None:
-    code = dispatch.tags_code(
+    code = derived.tags_code(
         queue.topic, fields[commit_log.PROPERTIES], fields[commit_log.STORE_TIME],
         files.config.delay_levels_ms,
     )  # fmt: skip

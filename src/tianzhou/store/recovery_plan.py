@@ -4,7 +4,7 @@ See `recovery.py` for all steps.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tianzhou.errors import StoreCorrupt
 from tianzhou.protocol.pure.record import RecordFields
@@ -114,10 +114,7 @@ def _finish_last_log_file(files: StoreFiles, sizes: dict[int, int], report: Repo
     own = files.checkpoint.derived
     if own is not None and own.log_offset > last + sizes[last]:
         # The checkpoint promises more than there is, so it is not used.
-        files.checkpoint = Checkpoint(
-            files.checkpoint.log_time_ms, files.checkpoint.queue_time_ms,
-            files.checkpoint.index_time_ms,
-        )  # fmt: skip
+        files.checkpoint = replace(files.checkpoint, derived=None)
     with file.opened(writable=True) as handle:
         handle.resize(files.segments.size_bytes)
         handle.sync()

@@ -15,6 +15,7 @@ one sector, so a torn write has all of it or nothing.
 
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,13 +57,10 @@ class Checkpoint:
 def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
     """The checkpoint; all zeros if the file is missing or too short."""
     try:
-        handle = disk.open(path, writable=False)
+        with closing(disk.open(path, writable=False)) as handle:
+            page = handle.read(0, PAGE_BYTES)
     except FileNotFoundError:
         return Checkpoint()
-    try:
-        page = handle.read(0, PAGE_BYTES)
-    finally:
-        handle.close()
     if len(page) < _TIMES.size:
         return Checkpoint()
     log_time_ms, queue_time_ms, index_time_ms = _TIMES.unpack_from(page)
@@ -86,8 +84,7 @@ def _own_crc(page: bytes) -> int:
 def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Writes the file and makes it durable."""
     new = not disk.exists(path)
-    handle = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as handle:
         page = bytearray(handle.read(0, PAGE_BYTES).ljust(PAGE_BYTES, b"\0"))
         _TIMES.pack_into(
             page, 0, checkpoint.log_time_ms, checkpoint.queue_time_ms, checkpoint.index_time_ms
@@ -103,7 +100,5 @@ def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
             _CRC.pack_into(page, _OWN_AT + _OWN.size, _own_crc(bytes(page)))
         handle.write(0, bytes(page))
         handle.sync()
-    finally:
-        handle.close()
     if new:
         disk.sync_directory(path.parent)

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Generator
 from pathlib import Path
 
 from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile
@@ -74,17 +73,14 @@ class MappedFile:
     def mapped(self) -> bool:
         return self._view is not None
 
-    def create(self, *, reserve_bytes: int | None = None, durable: bool = True) -> None:
-        """Creates the file with its full size; `reserve_bytes` (default: all) get disk blocks.
+    def create(self, *, durable: bool = True) -> None:
+        """Creates the file with its full size and without disk blocks.
 
         If it fails the file is removed. With `durable` it survives a power cut.
         """
-        reserve_bytes = self.size_bytes if reserve_bytes is None else reserve_bytes
         handle = self._disk.open(self.path, create=True)
         try:
             handle.resize(self.size_bytes)
-            if reserve_bytes:
-                handle.reserve(0, reserve_bytes)
             if durable:
                 handle.sync()
                 self._disk.sync_directory(self.path.parent)
@@ -164,21 +160,16 @@ class MappedFile:
         """Opens the file; the caller closes it."""
         return self._disk.open(self.path)
 
-    @contextlib.contextmanager
-    def opened(self, *, writable: bool = False) -> Generator[DiskFile]:
+    def opened(self, *, writable: bool = False) -> "contextlib.closing[DiskFile]":
         """The file for calls that need no mapping."""
-        handle = self._disk.open(self.path, writable=writable)
-        try:
-            yield handle
-        finally:
-            handle.close()
+        return contextlib.closing(self._disk.open(self.path, writable=writable))
 
     def has_data(self, position: int) -> bool:
         """False only if everything from `position` on certainly reads as zero."""
         with self.opened() as handle:
             return handle.has_data(position)
 
-    def cut(self, position: int, *, reserve: bool = False) -> None:
+    def cut(self, position: int) -> None:
         """Zeroes everything from `position` on, durably. No slice of the mapping may be in use.
 
         The file is short for a moment; after a power cut in that moment recovery extends it.
@@ -188,8 +179,6 @@ class MappedFile:
             handle.resize(position)
             self.reserved_bytes = 0
             handle.resize(self.size_bytes)
-            if reserve:
-                handle.reserve(0, self.size_bytes)
             handle.sync()
 
     def sync(self) -> None:
@@ -260,5 +249,5 @@ class MappedFile:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
             if not self.made:
                 self._disk.make_directory(self._directory, durable=False)
-                self.create(reserve_bytes=0, durable=False)
+                self.create(durable=False)
                 self.new_name = self.made = True

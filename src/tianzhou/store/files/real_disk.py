@@ -10,7 +10,7 @@ import platform
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,47 +25,25 @@ _PREFAULT_SLICE_BYTES = 256 * PAGE_BYTES
 _RELEASE_SLICE_BYTES = 1024 * PAGE_BYTES
 
 
-def _find_syncfs() -> Callable[[int], int] | None:
-    """Python has no syncfs; before Linux 5.8 it did not report errors."""
+def _system_call(name: str, *arguments: type) -> Callable[..., int] | None:
+    """A function of the C library that Python does not have; None if the system has none."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if _IS_LINUX else None
+    if call is not None:
+        call.argtypes, call.restype = arguments, ctypes.c_int
+    return call
+
+
+def _is_at_least(major: int, minor: int) -> bool:
     release = platform.release().split(".")
-    if sys.platform != "linux" or [int(part) for part in release[:2] if part.isdecimal()] < [5, 8]:
-        return None
-    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if call is None:
-        return None
-    call.argtypes, call.restype = [ctypes.c_int], ctypes.c_int
-    found: Callable[[int], int] = call
-    return found
+    return [int(part) for part in release[:2] if part.isdecimal()] >= [major, minor]
 
 
-_syncfs = _find_syncfs()
-
-
-def _find_madvise() -> Callable[[int, int, int], int] | None:
-    """Unlike `mmap.madvise` this call releases the interpreter lock."""
-    if sys.platform != "linux":
-        return None
-    call = ctypes.CDLL(None, use_errno=True).madvise
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    call.restype = ctypes.c_int
-    found: Callable[[int, int, int], int] = call
-    return found
-
-
-_madvise = _find_madvise()
-
-
-def _find_mincore() -> Callable[[int, int, object], int] | None:
-    if sys.platform != "linux":
-        return None
-    call = ctypes.CDLL(None, use_errno=True).mincore
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    call.restype = ctypes.c_int
-    found: Callable[[int, int, object], int] = call
-    return found
-
-
-_mincore = _find_mincore()
+_IS_LINUX = sys.platform == "linux"
+# Before Linux 5.8 syncfs did not report errors.
+_syncfs = _system_call("syncfs", ctypes.c_int) if _is_at_least(5, 8) else None
+# Unlike `mmap.madvise` this call releases the interpreter lock.
+_madvise = _system_call("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_mincore = _system_call("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _FLOCK = struct.Struct("@hhqqi4x")
 """The C structure `flock` of Linux: type, whence, start, length, process."""
 _ODD = bytes(range(1, 256, 2))
@@ -101,7 +79,7 @@ class RealFile:
         os.ftruncate(self._fd, size_bytes)
 
     def has_data(self, position: int) -> bool:
-        # File systems call more "data" than was written (whole folios), so a little is looked at.
+        # File systems call more "data" than was written (whole folios), so a little is read.
         for _ in range(_DATA_READS_MAX):
             try:
                 position = os.lseek(self._fd, position, os.SEEK_DATA)
@@ -121,15 +99,6 @@ class RealFile:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
-
-    def lock(self) -> bool:
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as e:
-            if e.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        return True
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -161,13 +130,12 @@ class LockedFile(RealFile):
                 return None
             file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), key)
             try:
-                free = file.lock()
-            except OSError:
+                fcntl.lockf(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as e:
                 RealFile.close(file)
+                if e.errno in (errno.EACCES, errno.EAGAIN):
+                    return None
                 raise
-            if not free:
-                RealFile.close(file)
-                return None
             cls._held.add(key)
             return file
 
@@ -205,6 +173,15 @@ def _is_locked(fd: int) -> bool:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     return bool(kind != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Generator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class RealDisk:
@@ -262,22 +239,16 @@ class RealDisk:
         source.rename(target)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _directory(path) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def sync_file_system(self, path: Path) -> bool:
         if _syncfs is None:
             return False
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _directory(path) as fd:
             if _syncfs(fd):
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), str(path))
-        finally:
-            os.close(fd)
         return True
 
     def size_bytes(self, path: Path) -> int:

@@ -7,7 +7,8 @@ removed between two reads. So a finding counts only if a second pass finds it ag
 
 from dataclasses import dataclass, field
 
-from tianzhou.store import commit_log, dispatch
+from tianzhou.protocol import derived
+from tianzhou.store import commit_log
 from tianzhou.store.consume_queue import BLANK_SIZE
 from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
 from tianzhou.store.index_file import IndexFile
@@ -117,12 +118,12 @@ def _verify_log(this_pass: _Pass, progress: Progress) -> None:
         if log_offset >= this_pass.stop:
             continue
         topic, sys_flag = fields[commit_log.TOPIC], fields[commit_log.SYS_FLAG]
-        if dispatch.has_queue_entry(sys_flag):
+        if derived.has_queue_entry(sys_flag):
             queue = this_pass.expected.setdefault((topic, fields[commit_log.QUEUE_ID]), {})
             queue[fields[commit_log.QUEUE_OFFSET]] = (log_offset, size_bytes)
-        keys = dispatch.index_keys(fields[commit_log.PROPERTIES], sys_flag)
+        keys = derived.index_keys(fields[commit_log.PROPERTIES], sys_flag)
         if keys:
-            hashes = {dispatch.key_hash(topic, key) for key in keys}
+            hashes = {derived.key_hash(topic, key) for key in keys}
             this_pass.filed[log_offset] = (fields[commit_log.STORE_TIME], hashes)
 
 

@@ -316,7 +316,7 @@ def test_a_file_is_whole_from_its_first_moment(tmp_path: Path) -> None:
     assert file.has_data(0)
     assert file.has_data(102)
     assert not file.has_data(103)
-    file.cut(101, reserve=True)
+    file.cut(101)
     assert bytes(file.view()[99:105]) == b"\0a\0\0\0\0"
     assert parse_name(file.path.name) == 4096
     assert parse_name("4096") is None
@@ -335,7 +335,7 @@ def test_a_file_that_cannot_be_made_leaves_nothing(disk_that_fails: SimulatedDis
 def disk_that_fails() -> SimulatedDisk:
     disk = SimulatedDisk()
     disk.make_directory(ROOT)
-    disk.fail("reserve", errno.ENOSPC)
+    disk.fail("sync", errno.ENOSPC)
     return disk
 
 
