@@ -252,28 +252,21 @@ async def serve_metrics(core: Core, features: Features, stops: AsyncExitStack) -
     """Serve /metrics and /health; returns the port. Raises RemotingError."""
     # Imported here: the library takes memory that a broker without these pages need not spend.
     from tianzhou.broker.metrics import prometheus
-    from tianzhou.broker.metrics.backlog import BacklogDeps
-    from tianzhou.broker.metrics.legacy_exporter import ExporterDeps
+    from tianzhou.broker.metrics.families import MetricDeps
 
     state, store, quotas, access = core.state, core.store, core.quotas, core.access
     pages = prometheus.pages(
-        prometheus.MetricDeps(
-            settings=core.settings, topics=state.topics, groups=state.groups, offsets=state.offsets,
-            consumers=state.consumers, producers=state.producers, store=store, stats=state.stats,
+        MetricDeps(
+            settings=core.settings, clock=core.clock, address=core.address, topics=state.topics,
+            groups=state.groups, offsets=state.offsets, consumers=state.consumers,
+            producers=state.producers, store=store, stats=state.stats, history=state.history,
+            pops=features.deps.pops.table, timer=core.scheduled.timer_stats,
+            open_halves=features.checks.halves.open_count,
             parked_count=lambda: len(core.parked),
             quota_refusals=lambda: quotas.refused if quotas else {},
             table_refusals=state.limits.refused,
             acl_refusals=lambda: access.refused if access else {},
-            waiting=BacklogDeps(
-                store=store, stats=state.stats, open_halves=features.checks.halves.open_count,
-                timer=core.scheduled.timer_stats, pops=features.deps.pops.table,
-            ),
-            exporter=ExporterDeps(
-                settings=core.settings, address=core.address, topics=state.topics,
-                offsets=state.offsets, consumers=state.consumers, producers=state.producers,
-                store=store, history=state.history, clock=core.clock,
-                runtime=partial(runtime_info, features.deps),
-            ),
+            runtime=partial(runtime_info, features.deps),
         )
     )  # fmt: skip
     web = WebServer(pages)

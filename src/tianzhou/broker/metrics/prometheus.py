@@ -7,53 +7,19 @@ thread: with thousands of topics both take long. Concurrent requests share one p
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tianzhou.broker.acl.guard import DenialReason
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.metrics.backlog import BacklogDeps, backlog_metrics
-from tianzhou.broker.metrics.legacy_exporter import YIELD_EVERY, ExporterDeps, exporter_metrics
-from tianzhou.broker.statistics.counters import Counts, Stats
-from tianzhou.broker.tables.clients import ConsumerTable, ProducerTable
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.offsets import OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.config.live import LiveSettings
-from tianzhou.names import DLQ_TOPIC_PREFIX
-from tianzhou.remoting.connection import Connection
+from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, MetricDeps, in_slices
+from tianzhou.broker.metrics.legacy_exporter import add_exporter_metrics
+from tianzhou.broker.statistics.counters import Counts
 from tianzhou.remoting.http import Page, Pages
 from tianzhou.store.message_store import MessageStore
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDeps:
-    """What the metrics are read from."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    offsets: OffsetTable
-    consumers: ConsumerTable[Connection]
-    producers: ProducerTable[Connection]
-    store: MessageStore
-    stats: Stats
-    parked_count: Callable[[], int]
-    quota_refusals: Callable[[], Mapping[str, int]]
-    """How many requests each kind of limit of the quota file rejected."""
-    table_refusals: Mapping[str, int]
-    """How many additions to full tables were rejected, by setting."""
-    acl_refusals: Callable[[], Mapping[DenialReason, int]]
-    """How many requests access control denied, by the missing permission."""
-    waiting: BacklogDeps
-    """What the metrics of halves, timed and popped messages are read from."""
-    exporter: ExporterDeps
-    """What the metrics under the older names are read from."""
 
 
 class _Collected(Collector):
@@ -79,13 +45,13 @@ class MetricsPage:
         return asyncio.shield(self._task)
 
     async def _make(self) -> Page:
-        families: list[Metric] = []
-        for family in _metrics(self._deps):
-            if family is None:
-                await asyncio.sleep(0)
-            else:
-                families.append(family)
-        text = await asyncio.to_thread(_render, families)
+        page: list[Metric] = []
+        families = Families(page, self._deps.node)
+        for add in (_add_throughput, _add_state, _add_waiting, _add_pops):
+            await add(self._deps, families)
+            await asyncio.sleep(0)
+        await add_exporter_metrics(self._deps, page)
+        text = await asyncio.to_thread(_render, page)
         return Page(text, CONTENT_TYPE_LATEST)
 
 
@@ -94,17 +60,6 @@ def _render(families: list[Metric]) -> bytes:
     text = generate_latest(_Collected(families))  # pyright: ignore[reportArgumentType] - it asks for `collect` only
     families.clear()
     return text
-
-
-def _metrics(deps: MetricDeps) -> Iterator[Metric | None]:
-    """All metrics, with None where the event loop should run other work."""
-    for some in (_throughput(deps), _backlog(deps), _state(deps)):
-        yield from some
-        yield None
-    node = _labels(deps.settings.config)
-    yield from backlog_metrics(deps.waiting, _NODE, node, deps.exporter.clock())
-    yield None
-    yield from exporter_metrics(deps.exporter)
 
 
 def pages(deps: MetricDeps) -> Pages:
@@ -120,63 +75,38 @@ def health_page(store: MessageStore) -> Page:
     return Page(f"takes no messages: {refusal}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _labels(config: BrokerConfig) -> list[str]:
-    return [config.broker_cluster_name, "broker", config.broker_name]
-
-
-_NODE = ["cluster", "node_type", "node_id"]
-
-
-def _throughput(deps: MetricDeps) -> Iterator[Metric | None]:
-    node = _labels(deps.settings.config)
-    topic, group = [*_NODE, "topic"], [*_NODE, "topic", "consumer_group"]
-    came: dict[str, Counts] = {}
-    for number, ((name, _), counts) in enumerate(list(deps.stats.by_queue.items()), 1):
-        if not number % YIELD_EVERY:
-            yield None
-        _add(came.setdefault(name, Counts()), counts)
-    went: dict[tuple[str, str], Counts] = {}
-    for number, ((name, _, reader), counts) in enumerate(list(deps.stats.by_group.items()), 1):
-        if not number % YIELD_EVERY:
-            yield None
-        _add(went.setdefault((name, reader), Counts()), counts)
-    messages_in = CounterMetricFamily("rocketmq_messages_in", "Messages stored", labels=topic)
-    bytes_in = CounterMetricFamily("rocketmq_throughput_in", "Bytes stored", labels=topic)
-    for number, (name, counts) in enumerate(came.items(), 1):
-        if not number % YIELD_EVERY:
-            yield None
-        messages_in.add_metric([*node, name], counts.messages)
-        bytes_in.add_metric([*node, name], counts.size_bytes)
-    messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages delivered", labels=group)
-    bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes delivered", labels=group)
-    for number, ((name, reader), counts) in enumerate(went.items(), 1):
-        if not number % YIELD_EVERY:
-            yield None
-        messages_out.add_metric([*node, name, reader], counts.messages)
-        bytes_out.add_metric([*node, name, reader], counts.size_bytes)
-    dead = CounterMetricFamily("rocketmq_send_to_dlq_messages", "Dead letters", labels=group)
-    for (name, reader), count in list(deps.stats.dead.items()):
-        dead.add_metric([*node, name, reader], count)
-    refused = CounterMetricFamily(
-        "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE
+async def _add_throughput(deps: MetricDeps, families: Families) -> None:
+    stats, of_group = deps.stats, ("topic", "consumer_group")
+    put: dict[str, Counts] = {}
+    async for (topic, _), counts in in_slices(stats.by_queue.items()):
+        _add(put.setdefault(topic, Counts()), counts)
+    got: dict[tuple[str, str], Counts] = {}
+    async for (topic, _, group), counts in in_slices(stats.by_group.items()):
+        _add(got.setdefault((topic, group), Counts()), counts)
+    messages_in = families.counter("rocketmq_messages_in", "Messages stored", "topic")
+    bytes_in = families.counter("rocketmq_throughput_in", "Bytes stored", "topic")
+    async for topic, counts in in_slices(put.items()):
+        messages_in(counts.messages, topic)
+        bytes_in(counts.size_bytes, topic)
+    messages_out = families.counter("rocketmq_messages_out", "Messages delivered", *of_group)
+    bytes_out = families.counter("rocketmq_throughput_out", "Bytes delivered", *of_group)
+    async for key, counts in in_slices(got.items()):
+        messages_out(counts.messages, *key)
+        bytes_out(counts.size_bytes, *key)
+    dead = families.counter("rocketmq_send_to_dlq_messages", "Dead letters", *of_group)
+    async for key, count in in_slices(stats.dead.items()):
+        dead(count, *key)
+    families.counter("tianzhou_messages_refused", "Messages that could not be stored")(
+        stats.put_failures
     )
-    refused.add_metric(node, deps.stats.put_failures)
-    above = CounterMetricFamily(
-        "tianzhou_quota_refusals", "Requests above a limit of quotaFile", labels=[*_NODE, "limit"]
-    )
-    for name, count in deps.quota_refusals().items():
-        above.add_metric([*node, name], count)
-    full = CounterMetricFamily(
-        "tianzhou_table_refusals", "Additions to a full table", labels=[*_NODE, "limit"]
-    )
-    for name, count in deps.table_refusals.items():
-        full.add_metric([*node, name], count)
-    denied = CounterMetricFamily(
-        "tianzhou_acl_refusals", "Requests that access control refused", labels=[*_NODE, "lack"]
-    )
-    for name, count in deps.acl_refusals().items():
-        denied.add_metric([*node, name], count)
-    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, full, denied)
+    for name, meaning, label, refusals in (
+        ("quota", "Requests above a limit of quotaFile", "limit", deps.quota_refusals()),
+        ("table", "Additions to a full table", "limit", deps.table_refusals),
+        ("acl", "Requests that access control refused", "lack", deps.acl_refusals()),
+    ):
+        refused = families.counter(f"tianzhou_{name}_refusals", meaning, label)
+        for cause, count in refusals.items():
+            refused(count, cause)
 
 
 def _add(total: Counts, counts: Counts) -> None:
@@ -184,29 +114,8 @@ def _add(total: Counts, counts: Counts) -> None:
     total.size_bytes += counts.size_bytes
 
 
-def _backlog(deps: MetricDeps) -> Iterator[Metric | None]:
-    """The backlog of consumers."""
-    node = _labels(deps.settings.config)
-    lag = GaugeMetricFamily(
-        "rocketmq_consumer_lag_messages", "Messages not consumed yet",
-        labels=[*_NODE, "topic", "consumer_group"],
-    )  # fmt: skip
-    for number, (topic, group, queues) in enumerate(list(deps.offsets.progress()), 1):
-        if not number % YIELD_EVERY:
-            yield None
-        if topic.startswith(DLQ_TOPIC_PREFIX):
-            continue  # reading dead letters does not remove them
-        behind = sum(
-            max(0, deps.store.max_offset(topic, queue_id) - queue_offset)
-            for queue_id, queue_offset in queues.copy().items()
-        )
-        lag.add_metric([*node, topic, group], behind)
-    yield lag
-
-
-def _state(deps: MetricDeps) -> Iterator[Metric]:
+async def _add_state(deps: MetricDeps, families: Families) -> None:
     config, store = deps.settings.config, deps.store
-    node = _labels(config)
     earliest = store.earliest_log_time()
     gauges = {
         "rocketmq_broker_permission": ("Permission bits", config.broker_permission),
@@ -223,13 +132,80 @@ def _state(deps: MetricDeps) -> Iterator[Metric]:
         "rocketmq_storage_dispatch_behind_bytes": ("Bytes not in their queues yet", 0),
         "rocketmq_storage_message_reserve_time": (
             "Age of the first message, ms",
-            None if earliest is None else max(deps.exporter.clock() - earliest, 0)),
+            None if earliest is None else max(deps.clock() - earliest, 0)),
         "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
         "tianzhou_waiting_pulls": ("Pulls that wait for messages", deps.parked_count()),
-        "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),
+        "tianzhou_takes_messages": ("1 while messages are accepted", int(store.refusal is None)),
     }  # fmt: skip
     for name, (meaning, value) in gauges.items():
         if value is not None:
-            family = GaugeMetricFamily(name, meaning, labels=_NODE)
-            family.add_metric(node, value)
-            yield family
+            families.gauge(name, meaning)(value)
+
+
+async def _add_waiting(deps: MetricDeps, families: Families) -> None:
+    """Open halves and timed messages; they are not counted by topic, so each is one number."""
+    families.gauge("rocketmq_half_messages", "Halves that are open")(deps.open_halves())
+    for name, meaning, counted in (
+        ("rocketmq_commit_messages", "Halves that were committed", deps.stats.committed),
+        ("rocketmq_rollback_messages", "Halves that were rolled back", deps.stats.rolled_back),
+    ):
+        ended = families.counter(name, meaning, "topic")
+        for topic, count in counted.items():
+            ended(count, topic)
+    timer = deps.timer()
+    for add, name, meaning, value in (
+        (families.gauge, "timing_messages", "Timed messages that are pending", timer.waiting_count),
+        (families.gauge, "timer_enqueue_lag", "Messages not indexed yet", timer.offset_behind),
+        (families.gauge, "timer_enqueue_latency", "Age in ms of the first of them",
+         timer.index_behind_ms),
+        (families.gauge, "timer_dequeue_lag", "Messages due and not delivered", timer.due_count),
+        (families.gauge, "timer_dequeue_latency", "Ms since the first was due",
+         timer.read_behind_ms),
+        (families.counter, "timer_enqueue", "Timed messages that were indexed",
+         timer.enqueued_count),
+        (families.counter, "timer_dequeue", "Timed messages that were delivered",
+         timer.dequeued_count),
+    ):  # fmt: skip
+        add(f"rocketmq_{name}", meaning)(value)
+
+
+@dataclass(slots=True)
+class _PopGroup:
+    """A topic of a group that pops."""
+
+    in_flight_count: int = 0
+    ready_count: int = 0
+    oldest_ready_ms: int | None = None
+
+
+async def _add_pops(deps: MetricDeps, families: Families) -> None:
+    """In-flight and waiting messages of groups that pop; of others they are not known."""
+    table, store, now_ms = deps.pops, deps.store, deps.clock()
+    groups: dict[tuple[str, str], _PopGroup] = {}
+    reads_left = RECORDS_READ_MAX
+    async for key in in_slices(table.keys()):
+        state = groups.setdefault((key.topic, key.group), _PopGroup())
+        state.in_flight_count += table.count(key)
+        next_offset = table.next_offset(key) or 0
+        ready_count = max(store.max_offset(key.topic, key.queue_id) - next_offset, 0)
+        state.ready_count += ready_count
+        if ready_count and reads_left:
+            reads_left -= 1
+            stored_ms = store.store_time(key.topic, key.queue_id, next_offset)
+            if stored_ms is not None:
+                state.oldest_ready_ms = min(state.oldest_ready_ms or stored_ms, stored_ms)
+    in_flight, ready, queueing = (
+        families.gauge(
+            f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", "topic", "consumer_group"
+        )
+        for name, meaning in (
+            ("inflight_messages", "Messages popped and not acknowledged"),
+            ("ready_messages", "Messages not popped yet"),
+            ("queueing_latency", "Age in ms of the oldest message not popped yet"),
+        )
+    )
+    async for labels, state in in_slices(groups.items()):
+        in_flight(state.in_flight_count, *labels)
+        ready(state.ready_count, *labels)
+        oldest_ms = state.oldest_ready_ms
+        queueing(0 if oldest_ms is None else max(now_ms - oldest_ms, 0), *labels)
