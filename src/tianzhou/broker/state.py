@@ -139,4 +139,4 @@ class BrokerState:
 
     def _encode_totals(self) -> Steps[bytes]:
         self.history.collect(self._clock())
-        return one_step(lambda: encode_text(self.history.as_file()))
+        return one_step(lambda: encode_text(self.history.totals))

@@ -12,14 +12,13 @@ for less time than a window counts since its start, where RocketMQ reports nothi
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.statistics.counters import Counts, Stats
 from tianzhou.broker.statistics.series import (
     DAY,
     MINUTE,
@@ -27,7 +26,6 @@ from tianzhou.broker.statistics.series import (
     WINDOWS,
     Amount,
     Series,
-    Steps,
     TrackedCounter,
     Window,
     WindowStats,
@@ -38,17 +36,19 @@ from tianzhou.broker.tables.groups import is_system_group
 from tianzhou.errors import BodyError
 from tianzhou.names import is_system_topic
 
-K = TypeVar("K", bound=Hashable)
-
 SEPARATOR = "@"
 RATE_WINDOWS_S = (10, 60, 600)
 _TICKS_PER_ROUND = 10
 _SAVE_MS = 60_000
 _UPDATES_PER_TICK = 2000
 _COUNTERS_PER_STEP = 1000
-"""Counters of each kind that `refresh_in_steps` reads between two pauses."""
+"""Counters of each kind that are read between two pauses."""
 _FEW_COUNTERS = 1000
 """So many are read by every query and every tick."""
+
+
+QueueKey = tuple[str, int, *tuple[str, ...]]
+"""Topic and queue, and the group of delivered messages."""
 
 
 class _Sample(NamedTuple):
@@ -70,40 +70,35 @@ class Rates(NamedTuple):
     transferred: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Statistic:
-    """The table of series of a RocketMQ statistic, and the field of its amounts."""
-
-    table: str
-    field: int
-
-
 _MESSAGES, _SIZE, _TOOK = 0, 1, 3
 
-STATISTICS: Mapping[str, _Statistic] = {
-    "TOPIC_PUT_NUMS": _Statistic("topic", _MESSAGES),
-    "TOPIC_PUT_SIZE": _Statistic("topic", _SIZE),
-    "GROUP_GET_NUMS": _Statistic("group", _MESSAGES),
-    "GROUP_GET_SIZE": _Statistic("group", _SIZE),
-    "QUEUE_PUT_NUMS": _Statistic("queue", _MESSAGES),
-    "QUEUE_PUT_SIZE": _Statistic("queue", _SIZE),
-    "QUEUE_GET_NUMS": _Statistic("group_queue", _MESSAGES),
-    "QUEUE_GET_SIZE": _Statistic("group_queue", _SIZE),
-    "TOPIC_PUT_LATENCY": _Statistic("topic", _TOOK),
-    "GROUP_GET_LATENCY": _Statistic("group", _TOOK),
-    "SNDBCK_PUT_NUMS": _Statistic("sent_back", _MESSAGES),
-    "SNDBCK2DLQ_TIMES": _Statistic("dead", _MESSAGES),
-    "GROUP_CK_NUMS": _Statistic("popped", _MESSAGES),
-    "GROUP_ACK_NUMS": _Statistic("acked", _MESSAGES),
-    "BROKER_PUT_NUMS": _Statistic("broker_put", _MESSAGES),
-    "BROKER_GET_NUMS": _Statistic("broker_get", _MESSAGES),
-    "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": _Statistic("broker_put_counted", _MESSAGES),
-    "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": _Statistic("broker_get_counted", _MESSAGES),
-    "BROKER_CK_NUMS": _Statistic("broker_popped", _MESSAGES),
-    "BROKER_ACK_NUMS": _Statistic("broker_acked", _MESSAGES),
-    "CHANNEL_ACTIVITY": _Statistic("channel", _MESSAGES),
+STATISTICS: Mapping[str, tuple[str, int]] = {
+    "TOPIC_PUT_NUMS": ("topic", _MESSAGES),
+    "TOPIC_PUT_SIZE": ("topic", _SIZE),
+    "GROUP_GET_NUMS": ("group", _MESSAGES),
+    "GROUP_GET_SIZE": ("group", _SIZE),
+    "QUEUE_PUT_NUMS": ("queue", _MESSAGES),
+    "QUEUE_PUT_SIZE": ("queue", _SIZE),
+    "QUEUE_GET_NUMS": ("group_queue", _MESSAGES),
+    "QUEUE_GET_SIZE": ("group_queue", _SIZE),
+    "TOPIC_PUT_LATENCY": ("topic", _TOOK),
+    "GROUP_GET_LATENCY": ("group", _TOOK),
+    "SNDBCK_PUT_NUMS": ("sent_back", _MESSAGES),
+    "SNDBCK2DLQ_TIMES": ("dead", _MESSAGES),
+    "GROUP_CK_NUMS": ("popped", _MESSAGES),
+    "GROUP_ACK_NUMS": ("acked", _MESSAGES),
+    "BROKER_PUT_NUMS": ("broker_put", _MESSAGES),
+    "BROKER_GET_NUMS": ("broker_get", _MESSAGES),
+    "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": ("broker_put_counted", _MESSAGES),
+    "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": ("broker_get_counted", _MESSAGES),
+    "BROKER_CK_NUMS": ("broker_popped", _MESSAGES),
+    "BROKER_ACK_NUMS": ("broker_acked", _MESSAGES),
+    "CHANNEL_ACTIVITY": ("channel", _MESSAGES),
 }
-"""By name. Keys are "topic", "topic@group", "topic@queue", "topic@queue@group", or the cluster."""
+"""By name: the table of series, and the field of its amounts.
+
+Keys are "topic", "topic@group", "topic@queue", "topic@queue@group", or the cluster.
+"""
 
 _BY_QUEUE = {"topic": "queue", "group": "group_queue"}
 """The tables with a series for each queue."""
@@ -118,16 +113,46 @@ def _resolve(name: str, key: str) -> tuple[str, int, str] | None:
     Keys of latencies have the queue first ("0@topic", "0@topic@group"), those of dead
     letters the owner and kind around them ("null@topic@group@SEND_BACK_TO_DLQ").
     """
-    statistic = STATISTICS.get(name)
-    if statistic is None:
+    if name not in STATISTICS:
         return None
-    table = statistic.table
-    if statistic.field == _TOOK and (match := _QUEUE_FIRST.fullmatch(key)) is not None:
+    table, field = STATISTICS[name]
+    if field == _TOOK and (match := _QUEUE_FIRST.fullmatch(key)) is not None:
         queue_id, topic, group = match.groups()
         return _BY_QUEUE[table], _TOOK, f"{topic}{SEPARATOR}{queue_id}{group or ''}"
     if table == "dead" and (match := _OWNED.fullmatch(key)) is not None:
         key = match[1]
-    return table, statistic.field, key
+    return table, field, key
+
+
+class _Kind:
+    """The counters of stored or of delivered messages, and the tables of their series."""
+
+    def __init__(
+        self, name: str, read: Callable[[], Collection[tuple[QueueKey, Counts]]], tables: list[str]
+    ) -> None:
+        self.name = name
+        self.read = read
+        self.tables = tables
+        self.counters: list[TrackedCounter[QueueKey]] = []
+        """In the order of `read`, which appends new ones."""
+        self.at = 0
+        """The index of the next counter to read."""
+
+    def track(self, limit: int | None) -> bool:
+        """Track new counters, at most so many; returns whether there are more."""
+        counters, first = self.read(), len(self.counters)
+        for key, counts in islice(counters, first, None if limit is None else first + limit):
+            topic, _, *groups = key
+            is_counted = not (is_system_topic(topic) or any(map(is_system_group, groups)))
+            self.counters.append(TrackedCounter(key, counts, is_counted=is_counted))
+        return len(self.counters) < len(counters)
+
+    def some(self, limit: int, first: int | None) -> range:
+        """The indexes of the next tenth of the counters, or of `limit` from `first` on."""
+        count = len(self.counters)
+        if first is None:
+            first, limit = self.at, max(count // _TICKS_PER_ROUND, _FEW_COUNTERS)
+        return range(first, min(first + limit, count))
 
 
 class History:
@@ -151,17 +176,14 @@ class History:
         self._samples: deque[_Sample] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
         self._tables: dict[str, dict[str, Series]] = {
             table: {}
-            for statistic in STATISTICS.values()
-            for table in (statistic.table, _BY_QUEUE.get(statistic.table, statistic.table))
+            for of_statistic, _ in STATISTICS.values()
+            for table in (of_statistic, _BY_QUEUE.get(of_statistic, of_statistic))
         }
-        self._put: list[TrackedCounter[tuple[str, int]]] = []
-        """In the order of `stats.by_queue`, which appends new ones."""
-        self._got: list[TrackedCounter[tuple[str, int, str]]] = []
-        self._seen_events: dict[tuple[str, str, str], int] = {}
-        self._seen_channels: dict[str, int] = {}
+        self._put = _Kind("broker_put", lambda: stats.by_queue.items(), ["topic", "queue"])
+        self._got = _Kind("broker_get", lambda: stats.by_group.items(), ["group", "group_queue"])
+        self._seen_events: dict[str, dict[Hashable, int]] = {}
+        """The last values of events and channels, by table and key."""
         self._detailed = is_detailed()
-        self._put_at = self._got_at = 0
-        """The index of the next counter to read."""
         self._collected_ms = now_ms
         self._saved_ms = now_ms
         self._pruned_ms = now_ms
@@ -184,12 +206,8 @@ class History:
             self._begin_day(now_ms)
         else:
             self._track()
-            self._put_at, self._got_at = self._add_growth(
-                _some(len(self._put), self._put_at),
-                _some(len(self._got), self._got_at),
-                _UPDATES_PER_TICK,
-                now_ms,
-            )
+            self._grow_events(now_ms)
+            self._add_growth(_UPDATES_PER_TICK, now_ms)
         if not 0 <= now_ms - self._pruned_ms < DAY.step_ms:
             self._prune(now_ms)
 
@@ -220,46 +238,34 @@ class History:
 
     def refresh_in_steps(self, now_ms: int) -> Iterator[None]:
         """`refresh` with pauses: tens of thousands of counters take more than 50 ms."""
-        if not self._is_outdated(now_ms):
-            return
-        self._collected_ms = now_ms
-        while self._track(_COUNTERS_PER_STEP):
-            yield
-        start = 0
-        # Counters may be removed in a pause.
-        while start < max(len(self._put), len(self._got)):
-            some = slice(start, start + _COUNTERS_PER_STEP)
-            put_indexes = range(len(self._put))[some]
-            got_indexes = range(len(self._got))[some]
-            self._add_growth(put_indexes, got_indexes, 2 * _COUNTERS_PER_STEP, now_ms)
-            start += _COUNTERS_PER_STEP
-            yield
+        if self._is_outdated(now_ms):
+            yield from self._collect_in_steps(now_ms)
 
     def _is_outdated(self, now_ms: int) -> bool:
         is_old = not 0 <= now_ms - self._collected_ms < SPAN_MS_MIN
-        return is_old or len(self._put) + len(self._got) < _FEW_COUNTERS
+        return is_old or len(self._put.counters) + len(self._got.counters) < _FEW_COUNTERS
 
     def collect(self, now_ms: int) -> None:
         """Add to the series and totals what all counters counted since they were read."""
-        self._collected_ms = now_ms
-        self._track()
-        put_count, got_count = len(self._put), len(self._got)
-        self._add_growth(range(put_count), range(got_count), put_count + got_count, now_ms)
+        for _ in self._collect_in_steps(now_ms):
+            pass
 
-    def _add_growth(
-        self, put_range: range, got_range: range, limit: int, now_ms: int
-    ) -> tuple[int, int]:
-        """Read some counters and record at most `limit`; returns the next index of each kind."""
-        steps = steps_at(now_ms)
-        new_put, put_at = self._grow(
-            "broker_put", self._put, put_range, limit, self._put_series, steps, now_ms
-        )
-        new_got, got_at = self._grow(
-            "broker_get", self._got, got_range, limit, self._got_series, steps, now_ms
-        )
-        for table, counter in self._stats.events.items():
-            self._grow_events(table, counter, steps, now_ms)
-        self._grow_channels(steps, now_ms)
+    def _collect_in_steps(self, now_ms: int) -> Iterator[None]:
+        self._collected_ms = now_ms
+        while self._track(_COUNTERS_PER_STEP):
+            yield
+        self._grow_events(now_ms)
+        start = 0
+        # Counters may be removed in a pause.
+        while start < max(len(self._put.counters), len(self._got.counters)):
+            self._add_growth(_COUNTERS_PER_STEP, now_ms, start)
+            start += _COUNTERS_PER_STEP
+            yield
+
+    def _add_growth(self, limit: int, now_ms: int, first: int | None = None) -> None:
+        """Read some counters of each kind and record at most `limit`; see `_Kind.some`."""
+        new_put = self._grow(self._put, self._put.some(limit, first), limit, now_ms)
+        new_got = self._grow(self._got, self._got.some(limit, first), limit, now_ms)
         if new_put or new_got:
             totals = self.totals
             self.totals = msgspec.structs.replace(
@@ -268,29 +274,17 @@ class History:
             if not 0 <= now_ms - self._saved_ms < _SAVE_MS:
                 self._saved_ms = now_ms
                 self._on_totals()
-        return put_at, got_at
 
-    def _grow(
-        self,
-        table: str,
-        counters: list[TrackedCounter[K]],
-        indexes: range,
-        limit: int,
-        find_series: Callable[[K, int], tuple[Series, ...]],
-        steps: Steps,
-        now_ms: int,
-    ) -> tuple[int, int]:
-        """Add the growth of counters to their series.
-
-        Returns what counts for the totals, and the index of the next counter to read.
-        """
+    def _grow(self, kind: _Kind, indexes: range, limit: int, now_ms: int) -> int:
+        """Add the growth of counters to their series; returns what counts for the totals."""
+        counters, steps = kind.counters, steps_at(now_ms)
         grown = [at for at in indexes if counters[at].counts.calls != counters[at].seen.calls]
         messages = size_bytes = calls = took_ms = counted = 0
         for at in grown[:limit]:
             tracked = counters[at]
             growth = tracked.growth()
             if tracked.series is None:
-                tracked.series = find_series(tracked.key, now_ms)
+                tracked.series = self._series_of(kind, tracked.key, now_ms)
             for series in tracked.series:
                 series.add(growth, steps)
             messages += growth[0]
@@ -300,71 +294,52 @@ class History:
             if tracked.is_counted:
                 counted += growth[0]
         if calls:
-            whole = self._series(table, self._cluster, now_ms)
+            whole = self._series(kind.name, self._cluster, now_ms)
             whole.add(Amount(messages, size_bytes, calls, took_ms), steps)
         if counted:
-            self._series(f"{table}_counted", self._cluster, now_ms).add(
+            self._series(f"{kind.name}_counted", self._cluster, now_ms).add(
                 Amount(counted, 0, counted), steps
             )
         following = indexes.stop if len(grown) <= limit else grown[limit]
-        return counted, following if following < len(counters) else 0
+        kind.at = following if following < len(counters) else 0
+        return counted
 
-    def _grow_events(
-        self, table: str, counter: Mapping[tuple[str, str], int], steps: Steps, now_ms: int
-    ) -> None:
-        total = 0
-        for (topic, group), count in counter.items():
-            grown = count - self._seen_events.get((table, topic, group), 0)
-            if grown:
-                total += grown
-                self._seen_events[table, topic, group] = count
-                series = self._series(table, f"{topic}{SEPARATOR}{group}", now_ms)
-                series.add(Amount(grown, 0, grown), steps)
-        if total and (of_broker := f"broker_{table}") in self._tables:
-            whole = self._series(of_broker, self._cluster, now_ms)
-            whole.add(Amount(total, 0, total), steps)
+    def _grow_events(self, now_ms: int) -> None:
+        """Add the growth of counters without a size."""
+        steps = steps_at(now_ms)
+        for table, counter in self._event_counters().items():
+            total, seen = 0, self._seen_events.setdefault(table, {})
+            for key, count in counter.items():
+                grown = count - seen.get(key, 0)
+                if grown > 0:
+                    total += grown
+                    seen[key] = count
+                    name = key if isinstance(key, str) else SEPARATOR.join(key)
+                    self._series(table, name, now_ms).add(Amount(grown, 0, grown), steps)
+            if total and (of_broker := f"broker_{table}") in self._tables:
+                whole = self._series(of_broker, self._cluster, now_ms)
+                whole.add(Amount(total, 0, total), steps)
 
-    def _grow_channels(self, steps: Steps, now_ms: int) -> None:
-        for name, count in self._stats.channels().items():
-            grown = count - self._seen_channels.get(name, 0)
-            if grown > 0:
-                self._seen_channels[name] = count
-                self._series("channel", name, now_ms).add(Amount(grown, 0, grown), steps)
+    def _event_counters(self) -> dict[str, Mapping[tuple[str, str], int] | Mapping[str, int]]:
+        return {**self._stats.events, "channel": self._stats.channels()}
 
     # -- counters and series -----------------------------------------------------------------------
 
     def _track(self, limit: int | None = None) -> bool:
-        """Track new counters, at most so many of each kind; whether there are more."""
+        """Track new counters, at most so many of each kind; returns whether there are more."""
         if self._detailed != self._is_detailed():
             self._detailed = not self._detailed
             self._detach_series()
-        by_queue, by_group = self._stats.by_queue, self._stats.by_group
-        for put_key, counts in islice(
-            by_queue.items(), len(self._put), _stop(len(self._put), limit)
-        ):
-            is_counted = not is_system_topic(put_key[0])
-            self._put.append(TrackedCounter(put_key, counts, is_counted=is_counted))
-        for got_key, counts in islice(
-            by_group.items(), len(self._got), _stop(len(self._got), limit)
-        ):
-            is_counted = not (is_system_topic(got_key[0]) or is_system_group(got_key[2]))
-            self._got.append(TrackedCounter(got_key, counts, is_counted=is_counted))
-        return len(self._put) < len(by_queue) or len(self._got) < len(by_group)
+        return any([kind.track(limit) for kind in (self._put, self._got)])
 
-    def _put_series(self, key: tuple[str, int], now_ms: int) -> tuple[Series, ...]:
-        topic, queue_id = key
-        of_topic = self._series("topic", topic, now_ms)
-        if not self._detailed:
-            return (of_topic,)
-        return of_topic, self._series("queue", f"{topic}{SEPARATOR}{queue_id}", now_ms)
-
-    def _got_series(self, key: tuple[str, int, str], now_ms: int) -> tuple[Series, ...]:
-        topic, queue_id, group = key
-        of_group = self._series("group", f"{topic}{SEPARATOR}{group}", now_ms)
-        if not self._detailed:
-            return (of_group,)
-        name = f"{topic}{SEPARATOR}{queue_id}{SEPARATOR}{group}"
-        return of_group, self._series("group_queue", name, now_ms)
+    def _series_of(self, kind: _Kind, key: QueueKey, now_ms: int) -> tuple[Series, ...]:
+        """The series of a counter: of its topic or group, and of its queue if `is_detailed`."""
+        topic, queue_id, *group = key
+        names = (SEPARATOR.join((topic, *group)), SEPARATOR.join((topic, str(queue_id), *group)))
+        used = kind.tables if self._detailed else kind.tables[:1]
+        return tuple(
+            self._series(table, name, now_ms) for table, name in zip(used, names, strict=False)
+        )
 
     def _series(self, table: str, key: str, now_ms: int) -> Series:
         series = self._tables[table].get(key)
@@ -374,10 +349,8 @@ class History:
 
     def _detach_series(self) -> None:
         """Make all counters find their series again: some were removed, or others are needed."""
-        for put in self._put:
-            put.series = None
-        for got in self._got:
-            got.series = None
+        for tracked in (*self._put.counters, *self._got.counters):
+            tracked.series = None
 
     def _prune(self, now_ms: int) -> None:
         """Remove series that were idle for a day."""
@@ -408,15 +381,13 @@ class History:
         for name in tables:
             for key in [key for key in self._tables[name] if unwanted(key)]:
                 del self._tables[name][key]
-        stats = self._stats
-        by_queue, by_group = stats.by_queue, stats.by_group
-        self._put = [tracked for tracked in self._put if tracked.key in by_queue]
-        self._got = [tracked for tracked in self._got if tracked.key in by_group]
-        self._put_at = self._got_at = 0
-        events = stats.events
-        for table, topic, group in list(self._seen_events):
-            if (topic, group) not in events[table]:
-                del self._seen_events[table, topic, group]
+        for kind in (self._put, self._got):
+            known = {key for key, _ in kind.read()}
+            kind.counters = [tracked for tracked in kind.counters if tracked.key in known]
+            kind.at = 0
+        for table, counter in self._event_counters().items():
+            seen = self._seen_events.get(table, {})
+            self._seen_events[table] = {key: seen[key] for key in seen if key in counter}
         self._detach_series()
 
     # -- queries -----------------------------------------------------------------------------------
@@ -425,14 +396,15 @@ class History:
         """The rates of the whole broker."""
         present = self._present(now_ms)
         befores = [self._before(now_ms - window_s * 1000) for window_s in RATE_WINDOWS_S]
-
-        def of(field: int) -> tuple[float, ...]:
-            return tuple(
-                (present[field] - then[field]) * 1000 / max(now_ms - then.now_ms, SPAN_MS_MIN)
-                for then in befores
+        return Rates(
+            *(
+                tuple(
+                    (present[field] - then[field]) * 1000 / max(now_ms - then.now_ms, SPAN_MS_MIN)
+                    for then in befores
+                )
+                for field in range(1, len(present))
             )
-
-        return Rates(of(1), of(2), of(3), of(4))
+        )
 
     def _before(self, then_ms: int) -> _Sample:
         """The newest sample at or before this time, or else the oldest sample."""
@@ -455,9 +427,9 @@ class History:
         self, name: str, window: Window, now_ms: int
     ) -> Iterator[tuple[str, WindowStats]]:
         """A statistic over one window for all keys; call `refresh` first."""
-        statistic = STATISTICS[name]
-        for key, series in list(self._tables[statistic.table].items()):
-            yield key, series.over(window, statistic.field, now_ms)
+        table, field = STATISTICS[name]
+        for key, series in list(self._tables[table].items()):
+            yield key, series.over(window, field, now_ms)
 
     def per_second(self, name: str, key: str, now_ms: int) -> float:
         """The rate of the last minute; 0 without a series."""
@@ -466,9 +438,6 @@ class History:
 
     # -- on disk -----------------------------------------------------------------------------------
 
-    def as_file(self) -> Totals:
-        return self.totals
-
     def load(self, content: dict[str, object], now_ms: int) -> None:
         """Continue the totals of the last run. Raises BodyError; then nothing has changed."""
         try:
@@ -476,12 +445,3 @@ class History:
         except msgspec.ValidationError as e:
             raise BodyError(f"the totals cannot be read: {e}") from e
         self.totals = totals.on(day_of(now_ms))
-
-
-def _some(count: int, first: int) -> range:
-    """The indexes of the counters of one tick."""
-    return range(first, min(first + max(count // _TICKS_PER_ROUND, _FEW_COUNTERS), count))
-
-
-def _stop(start: int, limit: int | None) -> int | None:
-    return None if limit is None else start + limit

@@ -250,7 +250,7 @@ def test_totals_continue_after_a_restart() -> None:
     stats, history = started()
     stats.stored("t", 5, 5, 0)
     history.collect(NOON_MS)
-    found = msgspec.json.decode(encode_text(history.as_file()), type=dict[str, object])
+    found = msgspec.json.decode(encode_text(history.totals), type=dict[str, object])
     stats, next_day = started(NOON_MS + 24 * HOUR_MS)
     next_day.load(found, NOON_MS + 24 * HOUR_MS)
     assert (next_day.totals.put, next_day.totals.today.put) == (5, 5)
