@@ -123,7 +123,7 @@ class BrokerState:
 
     def count_delivered(self, topic: str, queue_id: int, size_bytes: int) -> None:
         """Count a scheduled message that was stored under its own topic."""
-        self.stats.stored_by(topic, queue_id, 1, size_bytes, 1)
+        self.stats.stored(topic, 1, size_bytes, queue_id=queue_id)
 
     def _mark(self, path: Path) -> None:
         if self._is_loaded:

@@ -156,7 +156,7 @@ async def test_a_page_of_metrics_does_not_cost_a_broker_more_than_50_ms(tmp_path
             for number in range(costly_requests.TOPICS):
                 name, group = costly_requests.topic(number), costly_requests.group(number)
                 for queue_id in range(4):
-                    stats.stored_by(name, queue_id, 1, 100, 1)
+                    stats.stored(name, 1, 100, queue_id=queue_id)
                     stats.delivered_by(name, group, queue_id, 1, 100, 1)
             # Counters come one by one to a real broker, and the regular tick finds a few new ones.
             server.server.history.tick(wall_ms())

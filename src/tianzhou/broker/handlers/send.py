@@ -142,10 +142,7 @@ def _stored(
     took_ms = ended_ms - began_ms
     if took_ms >= config.os_page_cache_busy_time_out_mills:
         deps.gate.note_append(config, began_ms, ended_ms)
-    if took_ms > 0:
-        deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
-    else:
-        deps.stats.stored_by(*counted, appended.count, appended.size_bytes, 1)
+    deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
     wait = found.get(properties.WAIT_STORED)
     wait_stored = wait is None or wait.lower() == "true"
     if is_new or deps.durability.must_wait(wait_stored=wait_stored):

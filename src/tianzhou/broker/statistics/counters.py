@@ -33,12 +33,6 @@ class Counts:
     took_ms: int = 0
     """The time of appends or reads; nearly all take 0."""
 
-    def add(self, messages: int, size_bytes: int, took_ms: int = 0) -> None:
-        self.messages += messages
-        self.size_bytes += size_bytes
-        self.calls += 1
-        self.took_ms += took_ms
-
 
 @dataclass(slots=True)
 class Stats:
@@ -107,22 +101,16 @@ class Stats:
         return self._by_group
 
     def stored(
-        self, topic: str, messages: int, size_bytes: int, took_ms: int, queue_id: int = 0
+        self, topic: str, messages: int, size_bytes: int, took_ms: int = 0, queue_id: int = 0
     ) -> None:
-        self.stored_by(topic, queue_id, messages, size_bytes, 1)
+        self.stored_many([(topic, queue_id, messages, size_bytes, 1)])
         if took_ms > 0:
             if (counts := self._by_queue.get((topic, queue_id))) is not None:
                 counts.took_ms += took_ms
             self.took(took_ms)
 
-    def stored_by(
-        self, topic: str, queue_id: int, messages: int, size_bytes: int, calls: int
-    ) -> None:
-        """Count several sends at once."""
-        self.stored_many([(topic, queue_id, messages, size_bytes, calls)])
-
     def stored_many(self, counted: Iterable[tuple[str, int, int, int, int]]) -> None:
-        """The same for many queues; runs every second for all of them."""
+        """Count topic, queue, messages, bytes and sends of many queues; runs every second."""
         by_queue, total = self._by_queue, self._put
         for topic, queue_id, messages, size_bytes, calls in counted:
             counts = by_queue.get((topic, queue_id)) or _added(by_queue, (topic, queue_id))
