@@ -20,8 +20,9 @@ from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.yielding import SLICE_S
 from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.broker.storing.redraft import redraft
-from tianzhou.broker.tables.saver import encode_body
-from tianzhou.errors import BodyError, RecordError, RequestError
+from tianzhou.broker.tables.saver import convert_table, encode_body, unknown_keys
+from tianzhou.broker.tables.versioned import next_version
+from tianzhou.errors import RecordError, RequestError
 from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.topics import DataVersion
@@ -176,8 +177,8 @@ class DelayLevels:
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}
         """The same, up to the deliveries that are on disk."""
-        self._counted_to: int | None = None
-        """Log offset before which every copy is counted in `safe_offsets`; None if unknown."""
+        self._counted_to = 0
+        """Log offset before which every copy is counted in `safe_offsets`; 0 if unknown."""
         self._others: dict[str, object] = {}
         self._data_version = DataVersion()
         self._slice_count = 0
@@ -291,7 +292,7 @@ class DelayLevels:
         if not due:
             return 0
         first, first_due_ms = min(head[0] for head in due), min(head[2] for head in due)
-        start = max(first, delivered_copies.search_from(log_, first_due_ms), self._counted_to or 0)
+        start = max(first, delivered_copies.search_from(log_, first_due_ms), self._counted_to)
         count = 0
         for log_offset in delivered_copies.copied_from(log_, start):
             fields = log_.decode(log_offset, check_crc=False) if log_offset >= first else None
@@ -330,22 +331,19 @@ class DelayLevels:
         """Whether a save would change the file."""
         return self.offsets != self.safe_offsets
 
-    def flushed(self, offsets: dict[int, int], now_ms: int, log_offset: int | None = None) -> None:
+    def flushed(self, offsets: dict[int, int], now_ms: int, log_offset: int = 0) -> None:
         """Every delivery before these offsets is on disk, so they may be saved.
 
         They were read when the log ended at `log_offset`.
         """
         self._counted_to = log_offset
         if offsets != self.safe_offsets:
-            counter = self._data_version.counter + 1
-            self._data_version = msgspec.structs.replace(
-                self._data_version, timestamp=now_ms, counter=counter
-            )
+            self._data_version = next_version(self._data_version, now_ms)
             self.safe_offsets = offsets
 
     def as_file(self) -> dict[str, object]:
         """The content of `delayOffset.json`, with unknown keys of other versions."""
-        counted = {} if self._counted_to is None else {_COUNTED_TO: self._counted_to}
+        counted = {_COUNTED_TO: self._counted_to} if self._counted_to else {}
         return {
             **self._others,
             **counted,
@@ -355,14 +353,10 @@ class DelayLevels:
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
-        try:
-            table = msgspec.convert(content.get("offsetTable", {}), dict[int, int], strict=False)
-            version = msgspec.convert(content.get("dataVersion") or {}, DataVersion, strict=False)
-            counted_to = msgspec.convert(content.get(_COUNTED_TO), int | None, strict=False)
-        except msgspec.ValidationError as e:
-            raise BodyError(f"the offsets of the delay levels cannot be read: {e}") from e
+        what = "offsets of the delay levels"
+        table = convert_table(content.get("offsetTable", {}), dict[int, int], what)
+        version = convert_table(content.get("dataVersion") or {}, DataVersion, what)
+        counted_to = convert_table(content.get(_COUNTED_TO) or 0, int, what)
         self.offsets, self.safe_offsets = table, dict(table)
-        self._data_version = version
-        self._counted_to = counted_to
-        own = ("offsetTable", "dataVersion", _COUNTED_TO)
-        self._others = {key: value for key, value in content.items() if key not in own}
+        self._data_version, self._counted_to = version, counted_to
+        self._others = unknown_keys(content, "offsetTable", "dataVersion", _COUNTED_TO)

@@ -8,10 +8,7 @@ brokers and members that rebalance themselves get the same result. Modes are sav
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import msgspec
-
-from tianzhou.broker.tables.saver import encode_body
-from tianzhou.errors import BodyError
+from tianzhou.broker.tables.saver import convert_table, encode_body
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies.queues import (
     MessageQueue,
@@ -119,8 +116,4 @@ class ModeTable:
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
-        try:
-            table = msgspec.convert(content, MessageRequestModeTable, strict=False)
-        except msgspec.ValidationError as e:
-            raise BodyError(f"the modes of groups cannot be read: {e}") from e
-        self.modes = table.modes
+        self.modes = convert_table(content, MessageRequestModeTable, "modes of groups").modes

@@ -1,22 +1,20 @@
 """The consumer groups of a broker and their settings.
 
-A group is created by an administrator or, where that is allowed, by its first consumer. Like the
-topic table this one has a version, and calls `on_change` when it must be saved.
+A group is created by an administrator or, where that is allowed, by its first consumer.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
 from tianzhou.broker.tables.attributes import group_problems
-from tianzhou.broker.tables.saver import EncodedBodies, encode_body
+from tianzhou.broker.tables.saver import convert_table, unknown_keys
+from tianzhou.broker.tables.versioned import VersionedTable
 from tianzhou.broker.validation import check_new_group
 from tianzhou.clock import Clock
-from tianzhou.errors import BodyError
 from tianzhou.names import SYSTEM_GROUP_PREFIX
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from tianzhou.protocol.bodies.topics import DataVersion
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ def is_system_group(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-class GroupTable:
+class GroupTable(VersionedTable[SubscriptionGroupConfig]):
     """All consumer groups by name."""
 
     def __init__(
@@ -50,16 +48,8 @@ class GroupTable:
         self.forbidden: dict[str, dict[str, int]] = {}
         """Bits of forbidden operations by group, then by topic (5.x)."""
         self._saves_forbidden = False
-        self.data_version = DataVersion(timestamp=clock(), counter=0)
-        self._clock = clock
-        self._on_change = on_change
-        self._check_room = check_capacity
         self._check_rules = check_rules
-        self._others: dict[str, object] = {}
-        self._encoded = EncodedBodies()
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        return self.groups.get(name)
+        super().__init__("consumer group", self.groups, clock, on_change, check_capacity)
 
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
         """The group, created with default settings if it is missing and may be; else None.
@@ -76,27 +66,7 @@ class GroupTable:
 
     def put(self, group: SubscriptionGroupConfig) -> bool:
         """Create a group or replace it; False if it did not change."""
-        name = group.group_name
-        assert name is not None, "a group in the table has a name"
-        if self.groups.get(name) == group:
-            return False
-        self.groups[name] = group
-        self._changed()
-        return True
-
-    def remove(self, name: str) -> bool:
-        """Remove a group; False if there was none."""
-        if self.groups.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
-
-    def check_capacity(self, names: Iterable[str]) -> None:
-        """Raises RequestError if the table is too full for the new ones of these names."""
-        new = [name for name in dict.fromkeys(names) if name not in self.groups]
-        if new:
-            count = len(self.groups) + len(new) - 1
-            self._check_room(count, f"consumer group {new[0]} cannot be created")
+        return self._put(group.group_name, group)
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> bool:
         """Forbid a group to read a topic, or allow it again; False if nothing changed.
@@ -118,7 +88,7 @@ class GroupTable:
         if topics:
             self.forbidden[group] = topics
         self._saves_forbidden = True
-        self._changed()
+        self.touch()
         return True
 
     def is_forbidden(self, group: str, topic: str) -> bool:
@@ -126,13 +96,6 @@ class GroupTable:
         return bool(self.forbidden) and bool(
             self.forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ
         )
-
-    def _changed(self) -> None:
-        counter = (self.data_version.counter or 0) + 1
-        self.data_version = msgspec.structs.replace(
-            self.data_version, timestamp=self._clock(), counter=counter
-        )
-        self._on_change()
 
     # -- on the wire and on disk -------------------------------------------------------------------
 
@@ -144,20 +107,13 @@ class GroupTable:
         )
 
     def as_file(self) -> dict[str, object]:
-        """The content of `subscriptionGroup.json`, with unknown keys of other versions."""
-        return {
-            **self._others,
-            "dataVersion": encode_body(self.data_version),
-            **({"forbiddenTable": self.forbidden} if self._saves_forbidden else {}),
-            "subscriptionGroupTable": self._encoded.of(self.groups),
-        }
+        """The content of `subscriptionGroup.json`."""
+        forbidden = {"forbiddenTable": self.forbidden} if self._saves_forbidden else {}
+        return self._as_file("subscriptionGroupTable", **forbidden)
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
-        try:
-            table = msgspec.convert(content, SubscriptionGroupTable, strict=False)
-        except msgspec.ValidationError as e:
-            raise BodyError(f"the consumer groups cannot be read: {e}") from e
+        table = convert_table(content, SubscriptionGroupTable, "consumer groups")
         for name, group in table.groups.items():
             for problem in group_problems(group, group.attributes or {}):
                 log.warning("consumer group %s: %s; the value is kept", name, problem)
@@ -165,8 +121,6 @@ class GroupTable:
         self.forbidden = table.forbidden or {}
         self._saves_forbidden = table.forbidden is not None
         self.data_version = table.data_version
-        self._others = {
-            key: value
-            for key, value in content.items()
-            if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
-        }
+        self._others = unknown_keys(
+            content, "dataVersion", "forbiddenTable", "subscriptionGroupTable"
+        )

@@ -10,9 +10,7 @@ commits are ignored until the consumer has received the new offset (`take_reset`
 
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
-
-from tianzhou.errors import BodyError
+from tianzhou.broker.tables.saver import convert_table, unknown_keys
 from tianzhou.remoting.slices import Steps
 
 SEPARATOR = "@"
@@ -196,12 +194,9 @@ class OffsetTable:
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
         table = content.get("offsetTable", {})
-        try:
-            self.by_key = msgspec.convert(table, dict[str, dict[int, int]], strict=False)
-        except msgspec.ValidationError as e:
-            raise BodyError(f"the consumer offsets cannot be read: {e}") from e
+        self.by_key = convert_table(table, dict[str, dict[int, int]], "consumer offsets")
         self.count = sum(map(len, self.by_key.values()))
-        self._others = {key: value for key, value in content.items() if key != "offsetTable"}
+        self._others = unknown_keys(content, "offsetTable")
 
 
 def _some(keys: Iterable[str]) -> Iterator[list[str]]:

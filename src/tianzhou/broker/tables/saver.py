@@ -166,6 +166,19 @@ def load_table(path: Path, decode: Callable[[dict[str, object]], T]) -> T | None
     return None
 
 
+def convert_table(value: object, into: type[T], what: str) -> T:
+    """Convert a part of a file. Raises BodyError."""
+    try:
+        return msgspec.convert(value, into, strict=False)
+    except msgspec.ValidationError as e:
+        raise BodyError(f"the {what} cannot be read: {e}") from e
+
+
+def unknown_keys(content: dict[str, object], *known: str) -> dict[str, object]:
+    """What other versions have written, to be saved again."""
+    return {key: value for key, value in content.items() if key not in known}
+
+
 def _object_in(data: bytes) -> dict[str, object]:
     if not data.strip(b" \t\r\n\0"):
         raise BodyError("the file is empty")

@@ -1,9 +1,4 @@
-"""The topics of a broker: their queues, permissions and flags.
-
-The table has a version that every change increments; nameservers and slaves compare it to see
-whether they are up to date. No I/O happens here: `on_change` is called, and the owner of the table
-saves and registers it.
-"""
+"""The topics of a broker: their queues, permissions and flags."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -12,10 +7,11 @@ import msgspec
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.tables.attributes import topic_problems
-from tianzhou.broker.tables.saver import EncodedBodies, encode_body
+from tianzhou.broker.tables.saver import convert_table, unknown_keys
+from tianzhou.broker.tables.versioned import VersionedTable
 from tianzhou.broker.validation import check_derived_topic
 from tianzhou.clock import Clock
-from tianzhou.errors import BodyError, RequestError
+from tianzhou.errors import RequestError
 from tianzhou.limits import TOPIC_QUEUES_MAX
 from tianzhou.names import (
     AUTO_CREATE_TOPIC,
@@ -33,7 +29,7 @@ from tianzhou.names import (
     TIMER_TOPIC,
     reply_topic,
 )
-from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.derived import is_topic_name
 
@@ -75,7 +71,7 @@ def _topic(name: str, queue_count: int, perm: int = READ_WRITE) -> TopicConfig:
     )
 
 
-class TopicTable:
+class TopicTable(VersionedTable[TopicConfig]):
     """All topics by name."""
 
     def __init__(
@@ -90,41 +86,13 @@ class TopicTable:
             topic.topic_name: topic for topic in system if topic.topic_name is not None
         }
         self.system_names = frozenset(self.topics)
-        self.data_version = DataVersion(timestamp=clock(), counter=0)
-        self._clock = clock
-        self._on_change = on_change
-        self._check_room = check_capacity
-        self._others: dict[str, object] = {}
-        self._encoded = EncodedBodies()
-
-    def get(self, name: str) -> TopicConfig | None:
-        return self.topics.get(name)
+        super().__init__("topic", self.topics, clock, on_change, check_capacity)
 
     # -- changes -----------------------------------------------------------------------------------
 
-    def check_capacity(self, names: Iterable[str]) -> None:
-        """Raises RequestError if the table is too full for the new ones of these names."""
-        new = [name for name in dict.fromkeys(names) if name not in self.topics]
-        if new:
-            count = len(self.topics) + len(new) - 1
-            self._check_room(count, f"topic {new[0]} cannot be created")
-
     def put(self, topic: TopicConfig) -> bool:
         """Create a topic or replace it; False if it did not change."""
-        name = topic.topic_name
-        assert name is not None, "a topic in the table has a name"
-        if self.topics.get(name) == topic:
-            return False
-        self.topics[name] = topic
-        self._changed()
-        return True
-
-    def remove(self, name: str) -> bool:
-        """Remove a topic; False if there was none."""
-        if self.topics.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
+        return self._put(topic.topic_name, topic)
 
     def create_from_template(
         self,
@@ -194,18 +162,7 @@ class TopicTable:
             assert topic.topic_name is not None, "a topic in the table has a name"
             self.topics[topic.topic_name] = msgspec.structs.replace(topic, order=True)
         if unmarked:
-            self._changed()
-
-    def touch(self) -> None:
-        """Count as changed: the registration depends on more than this table."""
-        self._changed()
-
-    def _changed(self) -> None:
-        counter = (self.data_version.counter or 0) + 1
-        self.data_version = msgspec.structs.replace(
-            self.data_version, timestamp=self._clock(), counter=counter
-        )
-        self._on_change()
+            self.touch()
 
     # -- on the wire and on disk -------------------------------------------------------------------
 
@@ -213,19 +170,12 @@ class TopicTable:
         return TopicConfigTable(topics=self.topics, data_version=self.data_version)
 
     def as_file(self) -> dict[str, object]:
-        """The content of `topics.json`, with unknown keys of other versions."""
-        return {
-            **self._others,
-            "dataVersion": encode_body(self.data_version),
-            "topicConfigTable": self._encoded.of(self.topics),
-        }
+        """The content of `topics.json`."""
+        return self._as_file("topicConfigTable")
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
-        try:
-            table = msgspec.convert(content, TopicConfigTable, strict=False)
-        except msgspec.ValidationError as e:
-            raise BodyError(f"the topics cannot be read: {e}") from e
+        table = convert_table(content, TopicConfigTable, "topics")
         # System topics depend on the current settings, not on those of the last run.
         named = {
             name: msgspec.structs.replace(topic, topic_name=name)
@@ -237,11 +187,7 @@ class TopicTable:
                 log.warning("topic %s: %s; the value is kept", name, problem)
         self.topics.update(named)
         self.data_version = table.data_version
-        self._others = {
-            key: value
-            for key, value in content.items()
-            if key not in ("dataVersion", "topicConfigTable")
-        }
+        self._others = unknown_keys(content, "dataVersion", "topicConfigTable")
 
 
 def check_queue_counts(read_count: int, write_count: int) -> None:
