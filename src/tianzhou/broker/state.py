@@ -17,7 +17,6 @@ from tianzhou.broker.tables.saver import (
     encode_table_steps,
     encode_text,
     load_table,
-    table_paths,
 )
 from tianzhou.broker.tables.topics import TopicTable, system_topics
 from tianzhou.clock import Clock
@@ -40,21 +39,26 @@ class BrokerState:
         self._settings = settings
         self._clock = clock
         config = settings.config
-        self._paths = paths = table_paths(config.config_directory)
+        self._topics_path, groups_path, offsets_path, modes_path, self._totals_path = (
+            config.config_directory / f"{name}.json"
+            for name in (
+                "topics", "subscriptionGroup", "consumerOffset", "messageRequestMode", "statistics"
+            )
+        )  # fmt: skip
         self.limits = limits = TableLimits(steady)
         self.topics = TopicTable(
             system_topics(config), clock, self._topics_changed,
             limits.checker("maxTopics", lambda: settings.config.max_topics),
         )  # fmt: skip
         self.groups = GroupTable(
-            clock, partial(self._mark, paths.groups),
+            clock, partial(self._mark, groups_path),
             limits.checker(
                 "maxSubscriptionGroups", lambda: settings.config.max_subscription_groups
             ),
             limits.checker("maxGroupRules", lambda: settings.config.max_group_rules),
         )  # fmt: skip
-        self.offsets = OffsetTable(partial(self._mark, paths.offsets), self._has_all_offsets)
-        self.modes = ModeTable(partial(self._mark, paths.modes))
+        self.offsets = OffsetTable(partial(self._mark, offsets_path), self._has_all_offsets)
+        self.modes = ModeTable(partial(self._mark, modes_path))
         self.consumers = ConsumerTable[Connection]()
         self.producers = ProducerTable[Connection]()
         self.client_ids = ClientIds[Connection]()
@@ -62,17 +66,18 @@ class BrokerState:
         self.history = History(
             self.stats, clock(), cluster=config.broker_cluster_name,
             is_detailed=lambda: settings.config.enable_detail_stat,
-            on_totals=partial(self._mark, paths.totals),
+            on_totals=partial(self._mark, self._totals_path),
         )  # fmt: skip
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called after every change of the topic table."""
+        self._tables: dict[Path, TopicTable | GroupTable | OffsetTable | ModeTable] = {
+            self._topics_path: self.topics, groups_path: self.groups,
+            offsets_path: self.offsets, modes_path: self.modes,
+        }  # fmt: skip
         self._encoders: dict[Path, Callable[[], Steps[bytes]]] = {
-            paths.topics: lambda: encode_table_steps(self.topics.as_file()),
-            paths.groups: lambda: encode_table_steps(self.groups.as_file()),
-            paths.offsets: lambda: encode_table_steps(self.offsets.as_file()),
-            paths.totals: self._encode_totals,
-            paths.modes: lambda: encode_table_steps(self.modes.as_file()),
+            path: partial(self._encode, path) for path in self._tables
         }
+        self._encoders[self._totals_path] = self._encode_totals
         self._saver = TableSaver(self._encoders)
         self._is_loaded = False
 
@@ -82,16 +87,10 @@ class BrokerState:
         The store's lock on the folder must be held. Before this has succeeded nothing is saved: an
         empty table must not replace a file that could not be read.
         """
-        paths = self._paths
-        for path, load in (
-            (paths.topics, self.topics.load),
-            (paths.groups, self.groups.load),
-            (paths.offsets, self.offsets.load),
-            (paths.modes, self.modes.load),
-        ):
-            load_table(path, load)
+        for path, table in self._tables.items():
+            load_table(path, table.load)
         try:
-            load_table(paths.totals, lambda content: self.history.load(content, self._clock()))
+            load_table(self._totals_path, lambda content: self.history.load(content, self._clock()))
         except StoreCorrupt as e:
             log.warning("totals begin at 0: %s", e)
         self._encoders.update(encoders)
@@ -130,12 +129,15 @@ class BrokerState:
             self._saver.mark(path)
 
     def _topics_changed(self) -> None:
-        self._mark(self._paths.topics)
+        self._mark(self._topics_path)
         self.on_topics_changed()
 
     def _has_all_offsets(self, count: int) -> bool:
         limit, what = self._settings.config.max_consumer_offsets, "no further offset is committed"
         return self.limits.is_full("maxConsumerOffsets", limit, count, what)
+
+    def _encode(self, path: Path) -> Steps[bytes]:
+        return encode_table_steps(self._tables[path].as_file())
 
     def _encode_totals(self) -> Steps[bytes]:
         self.history.collect(self._clock())

@@ -29,27 +29,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class TablePaths(NamedTuple):
-    """The file of each table, as RocketMQ names them."""
-
-    topics: Path
-    groups: Path
-    offsets: Path
-    totals: Path
-    modes: Path
-
-
-def table_paths(folder: Path) -> TablePaths:
-    """The files in the folder of a broker's tables."""
-    return TablePaths(
-        folder / "topics.json",
-        folder / "subscriptionGroup.json",
-        folder / "consumerOffset.json",
-        folder / "statistics.json",
-        folder / "messageRequestMode.json",
-    )
-
-
 def encode_table(value: Mapping[str, object]) -> bytes:
     """Encode a table: strict, indented JSON that RocketMQ can read."""
     return at_once(encode_table_steps(value))
