@@ -154,7 +154,7 @@ class Side:
             durability=Durability(
                 self.store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
             ),
-            pops=unused, send_backs=unused, client=unused, polls=unused, arm=lambda _: None,
+            pops=unused, send_backs=unused, client=unused, polls=unused, arm=lambda: None,
             parked=ParkedPulls[Connection, WaitingPull](), may_consume=unused,
             on_messages=self._pull_found, on_reset=unused, on_settings=unused, acl_files=None,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from tianzhou.broker.handlers.admin.broker import runtime_info
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
-from tianzhou.broker.longpoll.pull_waker import PullWaker
+from tianzhou.broker.longpoll.waker import Waker
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.quota.control import Quotas
 from tianzhou.broker.requests.fast_path import FastPath
@@ -92,15 +92,14 @@ class Features:
     pipeline: RequestPipeline
     registrar: Registrar
     checks: CheckLoop
-    waker: PullWaker[Connection, WaitingPull]
+    waker: Waker[Connection, WaitingPull]
 
     def answer_parked(self) -> None:
         """Answer every parked request, and forget the connections: the broker stops."""
         # No client is to be notified that others of its group have gone.
         self.pipeline.connections_end()
-        pull.answer_all(self.deps)
+        self.waker.close()
         self.deps.polls.close()
-        self.waker.cancel()
 
     def wake_overdue(self) -> None:
         """Wake the pulls of queues that hold messages for them, in case a wake-up was missed."""
@@ -152,9 +151,9 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     store_host = (advertised_address.resolve(core.host), core.port)
     # Both call handlers with `deps`, which exists before either is called.
     polls = ParkedPops(steady, lambda parked, is_due: pop.serve_waiting(deps, parked, is_due))
-    waker = PullWaker[Connection, WaitingPull](
-        core.parked, steady, lambda parked: pull.wake(deps, parked),
-        lambda now_ms: pull.answer_due(deps, now_ms),
+    waker = Waker(
+        core.parked, steady, lambda parked, is_due: pull.serve_waiting(deps, parked, is_due),
+        lambda: settings.config.long_polling_enable,
     )  # fmt: skip
     pops = Pops(
         settings=settings, store=store, topics=state.topics, groups=state.groups,
@@ -217,7 +216,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     state.on_topics_changed = registrar.topics_changed
     scheduled.subscribe(core.arrivals)
     polls.subscribe(core.arrivals)
-    waker.subscribe(core.arrivals, lambda: settings.config.long_polling_enable)
+    waker.subscribe(core.arrivals)
     pipeline.open(
         partial(handle, deps),
         _fast_path(core, deps),

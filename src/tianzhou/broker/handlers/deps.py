@@ -92,8 +92,8 @@ class Deps:
     # -- parked requests
     parked: ParkedPulls[Connection, WaitingPull]
     polls: ParkedPops
-    arm: Callable[[int], None]
-    """Called with the deadline of each parked pull."""
+    arm: Callable[[], None]
+    """Called after a pull was parked."""
     may_consume: Callable[[Connection, str | None, str, str], bool]
     """Whether the account of a connection may still consume a topic with a group."""
 

@@ -319,34 +319,16 @@ def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull) -> bool:
     waiting = WaitingPull(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
     deps.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
-    deps.arm(deadline_ms)
+    deps.arm()
     return True
 
 
-def wake(deps: Deps, parked: Parked[Connection, WaitingPull]) -> None:
-    """Respond to a parked pull if its queue has messages that its filter selects."""
-    if parked in deps.parked:
-        _try_parked(deps, parked, is_due=False)
-
-
-def answer_due(deps: Deps, now_ms: int) -> None:
-    """Respond to parked pulls that have timed out."""
-    for parked in deps.parked.take_due(now_ms):
-        _try_parked(deps, parked, is_due=True)
-
-
-def answer_all(deps: Deps) -> None:
-    """Respond to all parked pulls, with or without messages: the broker stops."""
-    for parked in deps.parked.take_all():
-        _try_parked(deps, parked, is_due=True)
-
-
-def _try_parked(deps: Deps, parked: Parked[Connection, WaitingPull], *, is_due: bool) -> None:
+def serve_waiting(deps: Deps, parked: Parked[Connection, WaitingPull], is_due: bool) -> bool:
     """Respond to a parked pull if there is a message or an error, or if it has timed out."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
         deps.parked.remove(parked)
-        return
+        return True
     config, header = deps.settings.config, waiting.header
     try:
         if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
@@ -356,11 +338,12 @@ def _try_parked(deps: Deps, parked: Parked[Connection, WaitingPull], *, is_due: 
         if answer is None:
             answer = _retry_parked(deps, config, parked, group, is_due=is_due)
         if answer is None:
-            return
+            return False
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
     deps.parked.remove(parked)
     respond_parked(connection, waiting, answer)
+    return True
 
 
 def _retry_parked(

@@ -6,13 +6,10 @@ message, because a message is for one of them. `serve` tries one: it responds an
 leaves it parked.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from tianzhou.broker.background.arrivals import Arrivals
-from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls, QueueKey
+from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
+from tianzhou.broker.longpoll.waker import Serve, Waker
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.clock import Clock
 from tianzhou.protocol.command import HeaderEncoding
@@ -20,8 +17,6 @@ from tianzhou.protocol.headers.pop import NotificationRequest, PopMessageRequest
 from tianzhou.remoting.connection import Connection
 
 ANY_QUEUE = -1
-_TRIED_PER_SLICE = 256
-_TIMER_MS_MIN, _TIMER_MS_MAX = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +31,19 @@ class WaitingPop:
 
 
 PopParked = Parked[Connection, WaitingPop]
-Serve = Callable[[PopParked, bool], bool]
-"""Tries to respond to a request; the flag says that its time is up. Returns whether it did."""
 
 
-class ParkedPops:
+class ParkedPops(Waker[Connection, WaitingPop]):
     """All parked pops of a broker."""
 
-    def __init__(self, steady: Clock, serve: Serve) -> None:
-        self._steady = steady
-        self._serve = serve
-        self._loop = asyncio.get_running_loop()
-        self._parked = ParkedPulls[Connection, WaitingPop]()
+    def __init__(self, steady: Clock, serve: Serve[Connection, WaitingPop]) -> None:
+        super().__init__(ParkedPulls[Connection, WaitingPop](), steady, serve)
         self._queues: dict[str, set[int]] = {}
         """Queue ids by topic with parked requests; may contain stale ones."""
-        self._arrived: dict[QueueKey, None] = {}
-        self._to_try: deque[PopParked] = deque()
         self._without_message: set[tuple[str, int, str, type]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_open = True
 
     def __len__(self) -> int:
         return len(self._parked)
-
-    def __contains__(self, parked: PopParked) -> bool:
-        return parked in self._parked
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """How many requests of a group are parked for a queue."""
@@ -80,8 +63,7 @@ class ParkedPops:
         cost = waiting.subscription.cost
         self._parked.park(connection, (topic, queue_id), 0, deadline_ms, waiting, cost)
         self._queues.setdefault(topic, set()).add(queue_id)
-        if self._timer is None:
-            self._set_timer()
+        self.arm()
         return True
 
     def remove(self, parked: PopParked) -> None:
@@ -92,32 +74,16 @@ class ParkedPops:
 
     # -- waking ------------------------------------------------------------------------------------
 
-    def subscribe(self, arrivals: Arrivals) -> None:
-        """Learn of every message that arrives."""
-        arrivals.subscribe(self._on_arrival)
-
     def _on_arrival(self, topic: str, queue_id: int, _: int) -> None:
         if len(self._parked):
-            self.arrived(topic, queue_id)
-
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """A message is in a queue; the parked requests are tried in the next loop iteration."""
-        for key in ((topic, queue_id), (topic, ANY_QUEUE)):
-            if self._parked.has(key):
-                if not self._arrived:
-                    self._loop.call_soon(self._wake_arrived)
-                self._arrived[key] = None
+            self.wake(((topic, queue_id), (topic, ANY_QUEUE)))
 
     def visible(self, topic: str) -> None:
         """There may be messages for the parked requests of a topic."""
-        queues = self._queues.get(topic)
-        for queue_id in list(queues or ()):
-            if self._parked.has((topic, queue_id)):
-                self.arrived(topic, queue_id)
-            elif queues is not None:
-                queues.discard(queue_id)
-        if queues is not None and not queues:
-            del self._queues[topic]
+        queues = {each for each in self._queues.pop(topic, ()) if self._parked.has((topic, each))}
+        if queues:
+            self._queues[topic] = queues
+            self.wake((topic, each) for each in (*queues, ANY_QUEUE))
 
     def visible_everywhere(self) -> None:
         """There may be messages for all parked requests."""
@@ -125,48 +91,14 @@ class ParkedPops:
             self.visible(topic)
 
     def _wake_arrived(self) -> None:
-        arrived, self._arrived = self._arrived, {}
-        is_idle = not self._to_try
         self._without_message.clear()
-        for key in arrived:
-            self._to_try.extend(self._parked.waiting(key))
-        if is_idle:
-            self._try_some()
+        super()._wake_arrived()
 
-    def _try_some(self) -> None:
-        """Try some of the woken requests; thousands at once would block the event loop."""
-        tried = 0
-        while self._to_try and tried < _TRIED_PER_SLICE:
-            parked = self._to_try.popleft()
-            kind = (*parked.key, parked.request.header.consumer_group, type(parked.request.header))
-            if parked in self._parked and kind not in self._without_message:
-                tried += 1
-                if not self._serve(parked, False):
-                    self._without_message.add(kind)
-        if self._to_try:
-            self._loop.call_soon(self._try_some)
-
-    # -- time --------------------------------------------------------------------------------------
-
-    def expire_due(self) -> None:
-        """Respond to requests whose time is up."""
-        for parked in self._parked.take_due(self._steady()):
-            self._serve(parked, True)
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        deadline_ms = self._parked.next_deadline_ms()
-        if deadline_ms is not None and self._is_open:
-            wait_ms = min(max(deadline_ms - self._steady(), _TIMER_MS_MIN), _TIMER_MS_MAX)
-            self._timer = self._loop.call_later(wait_ms / 1000, self.expire_due)
-
-    def close(self) -> None:
-        """Respond to all requests: the broker stops."""
-        self._is_open = False
-        if self._timer is not None:
-            self._timer.cancel()
-        for parked in self._parked.take_all():
-            self._serve(parked, True)
+    def _try(self, parked: PopParked) -> bool:
+        header = parked.request.header
+        kind = (*parked.key, header.consumer_group, type(header))
+        if kind in self._without_message:
+            return False
+        if not self._serve(parked, False):
+            self._without_message.add(kind)
+        return True
