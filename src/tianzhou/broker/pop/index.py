@@ -11,22 +11,14 @@ messages that were in flight again.
 """
 
 import contextlib
-import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Self
 
 import msgspec
 
-from tianzhou.broker.background import sqlite_file
+from tianzhou.broker.background.sqlite_file import SqliteIndex
 from tianzhou.broker.pop.inflight import Batch, Change, InFlight, Key
-from tianzhou.errors import StoreError
 
-log = logging.getLogger(__name__)
-
-_LOG_BYTES_MAX = 16 * 1024**2
-_VERSION = 1
 _SCHEMA = """
     CREATE TABLE places (
         id INTEGER PRIMARY KEY, grp TEXT NOT NULL, topic TEXT NOT NULL, queue_id INTEGER NOT NULL,
@@ -36,41 +28,22 @@ _SCHEMA = """
         place INTEGER, queue_offset INTEGER, pop_time_ms INTEGER, invisible_time_ms INTEGER,
         PRIMARY KEY (place, queue_offset)
     ) WITHOUT ROWID;
-    PRAGMA user_version = 1;
 """
 _BATCHES = msgspec.json.Decoder(Batch, strict=False)
 
 
-class PopIndex:
-    """An open file; only `checkpoint` may be called from another thread."""
+class PopIndex(SqliteIndex):
+    """An open file."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self._path = path
-        self._connection = connection
+    name = "pop index"
+    schema = _SCHEMA
+    log_bytes_max = 16 * 1024**2
+    on_loss = "messages in flight are delivered again"
+
+    def _load(self) -> None:
         self._known: dict[Key, tuple[int, int]] = {}
         """The row id and the next offset of each queue."""
-        try:
-            self._loaded = list(self._read())
-        except BaseException:
-            connection.close()
-            raise
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open the file; an unreadable one is replaced by an empty one. Raises StoreError."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                return cls(path, sqlite_file.connect(path, _SCHEMA, _VERSION))
-            except (sqlite3.DatabaseError, msgspec.MsgspecError) as e:
-                log.warning(
-                    "pop index %s: cannot be read (%s); messages in flight are delivered again",
-                    path, e,
-                )  # fmt: skip
-                sqlite_file.remove(path)
-                return cls(path, sqlite_file.connect(path, _SCHEMA, _VERSION))
-        except (OSError, sqlite3.Error) as e:
-            raise StoreError(f"the pop index {path} cannot be opened: {e}") from e
+        self._loaded = list(self._read())
 
     def _read(self) -> Iterator[Change]:
         rows: dict[int, list[InFlight]] = {}
@@ -151,16 +124,3 @@ class PopIndex:
                 "DELETE FROM flying WHERE place = ? AND queue_offset = ?",
                 [(ident, queue_offset) for queue_offset in change.drop],
             )
-
-    # -- maintenance -------------------------------------------------------------------------------
-
-    def checkpoint(self) -> None:
-        """Move committed changes into the main file; blocks, so call it in a thread."""
-        sqlite_file.checkpoint(self._path)
-
-    def shorten_log(self) -> None:
-        """Truncate SQLite's write-ahead log if it is long; call it after `checkpoint`."""
-        sqlite_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
-
-    def close(self) -> None:
-        self._connection.close()

@@ -12,22 +12,12 @@ may be older than the log, then the rest of the topic is indexed, or newer, whic
 """
 
 import contextlib
-import logging
 import sqlite3
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Self
 
-from tianzhou.broker.background import sqlite_file
+from tianzhou.broker.background.sqlite_file import SqliteIndex
 from tianzhou.broker.scheduled.timer_rules import Recall, Waiting
-from tianzhou.errors import StoreError
 
-log = logging.getLogger(__name__)
-
-_LOG_BYTES_MAX = 64 * 1024**2
-_VERSION = 1
-_PAGE_BYTES = 1024
-"""Random due times change random pages, and each changed page is written whole."""
 _SCHEMA = """
     CREATE TABLE waiting (
         due_ms INTEGER, queue_offset INTEGER, log_offset INTEGER, key_hash INTEGER,
@@ -36,18 +26,23 @@ _SCHEMA = """
     CREATE INDEX by_age ON waiting (queue_offset);
     CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
     INSERT INTO state VALUES ('next_queue_offset', 0), ('log_end', 0);
-    PRAGMA user_version = 1;
 """
 _RECALL_SLACK_MS = 1000
 """Recalls by RocketMQ contain a time that was rounded to its precision."""
 
 
-class TimerIndex:
-    """An open index; only `checkpoint` may be called from another thread."""
+class TimerIndex(SqliteIndex):
+    """An open index."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self._path = path
-        self._connection = connection
+    name = "timer index"
+    schema = _SCHEMA
+    log_bytes_max = 64 * 1024**2
+    page_bytes = 1024
+    """Random due times change random pages, and each changed page is written whole."""
+    on_loss = "it is rebuilt"
+
+    def _load(self) -> None:
+        connection = self._connection
         state = dict(connection.execute("SELECT name, value FROM state").fetchall())
         self.next_queue_offset: int = state["next_queue_offset"]
         self.log_end: int = state["log_end"]
@@ -55,20 +50,6 @@ class TimerIndex:
         """How many messages are pending; counted at the start, updated from then on."""
         self._saved = (self.next_queue_offset, self.log_end)
         self._saved_count: int = self.waiting_count
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open the index; an unreadable one is replaced by an empty one. Raises StoreError."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                return cls(path, _connect(path))
-            except sqlite3.DatabaseError as e:
-                log.warning("timer index %s: cannot be read (%s), rebuilding it", path, e)
-                sqlite_file.remove(path)
-                return cls(path, _connect(path))
-        except (OSError, sqlite3.Error) as e:
-            raise StoreError(f"the timer index {path} cannot be opened: {e}") from e
 
     def clear(self, next_queue_offset: int) -> None:
         """Remove all rows; the topic is indexed from this offset."""
@@ -149,26 +130,14 @@ class TimerIndex:
         count: int = self._connection.execute("SELECT count(*) FROM waiting").fetchone()[0]
         return count
 
-    # -- maintenance -------------------------------------------------------------------------------
-
-    def checkpoint(self) -> None:
-        """Move committed changes into the main file; blocks, so call it in a thread."""
-        sqlite_file.checkpoint(self._path)
-
-    def shorten_log(self) -> None:
-        """Truncate SQLite's write-ahead log if it is long; call it after `checkpoint`."""
-        sqlite_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
+    # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Commit and close."""
         self.commit()
-        self._connection.close()
+        super().close()
 
     def abandon(self) -> None:
         """Close a damaged index."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite_file.connect(path, _SCHEMA, _VERSION, page_bytes=_PAGE_BYTES)
