@@ -56,7 +56,6 @@ class SqliteIndex:
 
     def _load(self) -> None:
         """Read what is in memory, too. Raises sqlite3.Error, MsgspecError."""
-        raise NotImplementedError
 
     @classmethod
     def open(cls, path: Path) -> Self:
