@@ -20,7 +20,6 @@ from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.cluster.registration import Registrar
 from tianzhou.broker.config import BrokerConfig, inner_credentials
 from tianzhou.broker.handlers import heartbeat, pop, pull, queue_locks
-from tianzhou.broker.handlers.admin.broker import runtime_info
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
@@ -251,23 +250,16 @@ async def serve_metrics(core: Core, features: Features, stops: AsyncExitStack) -
     """Serve /metrics and /health; returns the port. Raises RemotingError."""
     # Imported here: the library takes memory that a broker without these pages need not spend.
     from tianzhou.broker.metrics import prometheus
-    from tianzhou.broker.metrics.families import MetricDeps
 
-    state, store, quotas, access = core.state, core.store, core.quotas, core.access
+    quotas, access = core.quotas, core.access
     pages = prometheus.pages(
-        MetricDeps(
-            settings=core.settings, clock=core.clock, address=core.address, topics=state.topics,
-            groups=state.groups, offsets=state.offsets, consumers=state.consumers,
-            producers=state.producers, store=store, stats=state.stats, history=state.history,
-            pops=features.deps.pops.table, timer=core.scheduled.timer_stats,
-            open_halves=features.checks.halves.open_count,
-            parked_count=lambda: len(core.parked),
-            quota_refusals=lambda: quotas.refused if quotas else {},
-            table_refusals=state.limits.refused,
-            acl_refusals=lambda: access.refused if access else {},
-            runtime=partial(runtime_info, features.deps),
-        )
-    )  # fmt: skip
+        features.deps,
+        lambda: {
+            "quota": quotas.refused if quotas else {},
+            "table": core.state.limits.refused,
+            "acl": access.refused if access else {},
+        },
+    )
     web = WebServer(pages)
     stops.push_async_callback(web.close)
     config = core.settings.config

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, MetricDeps, in_slices
+from tianzhou.broker.handlers.admin.broker import runtime_info
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, in_slices, node_labels
 from tianzhou.broker.statistics.history import SEPARATOR
 from tianzhou.broker.statistics.series import MINUTE
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -22,7 +24,7 @@ from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 _GROUP = ("topic", "group")
 
 
-async def add_exporter_metrics(deps: MetricDeps, page: list[Metric]) -> None:
+async def add_exporter_metrics(deps: Deps, page: list[Metric]) -> None:
     """Add every metric that a broker knows."""
     config = deps.settings.config
     cluster, broker = config.broker_cluster_name, config.broker_name
@@ -56,7 +58,7 @@ _FIELDS = {"rocketmq_send_back_nums": "sum", "rocketmq_group_get_latency": "per_
 """Metrics that are the sum or the mean of the last minute; the others are the rate."""
 
 
-async def _add_rates(deps: MetricDeps, families: Families, whole: Families) -> None:
+async def _add_rates(deps: Deps, families: Families, whole: Families) -> None:
     now_ms = deps.clock()
     for name, (statistic, meaning) in _RATES.items():
         # The key is the cluster for the whole broker, else a topic, or topic and group.
@@ -74,7 +76,7 @@ async def _add_rates(deps: MetricDeps, families: Families, whole: Families) -> N
 # -- offsets and backlogs --------------------------------------------------------------------------
 
 
-async def _add_ends(deps: MetricDeps, families: Families) -> None:
+async def _add_ends(deps: Deps, families: Families) -> None:
     ends = families.gauge("rocketmq_producer_offset", "Messages ever stored", "topic")
     retries = families.gauge("rocketmq_topic_retry_offset", "Retries ever stored", "topic")
     dead = families.gauge("rocketmq_topic_dlq_offset", "Dead letters ever stored", "group")
@@ -87,7 +89,7 @@ async def _add_ends(deps: MetricDeps, families: Families) -> None:
             (retries if name.startswith(RETRY_TOPIC_PREFIX) else ends)(total, name)
 
 
-async def _add_online(deps: MetricDeps, families: Families, unlabelled: Families) -> None:
+async def _add_online(deps: Deps, families: Families, unlabelled: Families) -> None:
     """Connected clients."""
     members = unlabelled.gauge(
         "rocketmq_group_count", "Consumers that are connected", "caddr", "localaddr", "group"
@@ -100,14 +102,14 @@ async def _add_online(deps: MetricDeps, families: Families, unlabelled: Families
         senders(len(channels), name)
 
 
-async def _add_groups(deps: MetricDeps, families: Families, page: list[Metric]) -> None:
+async def _add_groups(deps: Deps, families: Families, page: list[Metric]) -> None:
     """The progress and backlog of groups in topics, under the names of 5.x, too."""
     now_ms = deps.clock()
     consumed = [
         families.gauge(f"rocketmq_{name}", "Messages consumed, by offsets", *_GROUP)
         for name in ("consumer_offset", "group_consume_total_offset")
     ]
-    of_5x = Families(page, deps.node)
+    of_5x = Families(page, node_labels(deps.settings.config))
     not_consumed = "Messages not consumed yet"
     behind = [
         families.gauge("rocketmq_message_accumulation", not_consumed, *_GROUP),
@@ -193,8 +195,8 @@ _NUMBER = re.compile(r"-?[\d.]+")
 _COUNT = re.compile(r":(\d+)")
 
 
-def _add_runtime(deps: MetricDeps, page: list[Metric]) -> None:
-    table = deps.runtime()
+def _add_runtime(deps: Deps, page: list[Metric]) -> None:
+    table = runtime_info(deps)
     run = {
         "cluster": deps.settings.config.broker_cluster_name,
         "brokerIP": deps.address,

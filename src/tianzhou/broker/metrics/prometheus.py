@@ -7,7 +7,7 @@ thread: with thousands of topics both take long. Concurrent requests share one p
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -15,11 +15,17 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, MetricDeps, in_slices
+from tianzhou.broker.acl.guard import DenialReason
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, in_slices, node_labels
 from tianzhou.broker.metrics.legacy_exporter import add_exporter_metrics
 from tianzhou.broker.statistics.counters import Counts
 from tianzhou.remoting.http import Page, Pages
 from tianzhou.store.message_store import MessageStore
+
+Refusals = Callable[[], Mapping[str, Mapping[str, int] | Mapping[DenialReason, int]]]
+"""Rejected requests by limit of the quota file ("quota"), additions to full tables by setting
+("table"), and denied requests by the missing permission ("acl")."""
 
 
 class _Collected(Collector):
@@ -33,8 +39,9 @@ class _Collected(Collector):
 class MetricsPage:
     """/metrics; concurrent requests share one page."""
 
-    def __init__(self, deps: MetricDeps) -> None:
+    def __init__(self, deps: Deps, refusals: Refusals) -> None:
         self._deps = deps
+        self._refusals = refusals
         self._task: asyncio.Task[Page] | None = None
 
     def __call__(self) -> Awaitable[Page]:
@@ -46,10 +53,11 @@ class MetricsPage:
 
     async def _make(self) -> Page:
         page: list[Metric] = []
-        families = Families(page, self._deps.node)
+        families = Families(page, node_labels(self._deps.settings.config))
         for add in (_add_throughput, _add_state, _add_waiting, _add_pops):
             await add(self._deps, families)
             await asyncio.sleep(0)
+        _add_refusals(self._refusals, families)
         await add_exporter_metrics(self._deps, page)
         text = await asyncio.to_thread(_render, page)
         return Page(text, CONTENT_TYPE_LATEST)
@@ -62,9 +70,9 @@ def _render(families: list[Metric]) -> bytes:
     return text
 
 
-def pages(deps: MetricDeps) -> Pages:
+def pages(deps: Deps, refusals: Refusals) -> Pages:
     """The HTTP pages of the broker."""
-    return {"/metrics": MetricsPage(deps), "/health": lambda: health_page(deps.store)}
+    return {"/metrics": MetricsPage(deps, refusals), "/health": lambda: health_page(deps.store)}
 
 
 def health_page(store: MessageStore) -> Page:
@@ -75,7 +83,7 @@ def health_page(store: MessageStore) -> Page:
     return Page(f"takes no messages: {refusal}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-async def _add_throughput(deps: MetricDeps, families: Families) -> None:
+async def _add_throughput(deps: Deps, families: Families) -> None:
     stats, of_group = deps.stats, ("topic", "consumer_group")
     put: dict[str, Counts] = {}
     async for (topic, _), counts in in_slices(stats.by_queue.items()):
@@ -99,13 +107,17 @@ async def _add_throughput(deps: MetricDeps, families: Families) -> None:
     families.counter("tianzhou_messages_refused", "Messages that could not be stored")(
         stats.put_failures
     )
-    for name, meaning, label, refusals in (
-        ("quota", "Requests above a limit of quotaFile", "limit", deps.quota_refusals()),
-        ("table", "Additions to a full table", "limit", deps.table_refusals),
-        ("acl", "Requests that access control refused", "lack", deps.acl_refusals()),
+
+
+def _add_refusals(read: Refusals, families: Families) -> None:
+    refusals = read()
+    for name, meaning, label in (
+        ("quota", "Requests above a limit of quotaFile", "limit"),
+        ("table", "Additions to a full table", "limit"),
+        ("acl", "Requests that access control refused", "lack"),
     ):
         refused = families.counter(f"tianzhou_{name}_refusals", meaning, label)
-        for cause, count in refusals.items():
+        for cause, count in refusals[name].items():
             refused(count, cause)
 
 
@@ -114,7 +126,7 @@ def _add(total: Counts, counts: Counts) -> None:
     total.size_bytes += counts.size_bytes
 
 
-async def _add_state(deps: MetricDeps, families: Families) -> None:
+async def _add_state(deps: Deps, families: Families) -> None:
     config, store = deps.settings.config, deps.store
     earliest = store.earliest_log_time()
     gauges = {
@@ -134,7 +146,7 @@ async def _add_state(deps: MetricDeps, families: Families) -> None:
             "Age of the first message, ms",
             None if earliest is None else max(deps.clock() - earliest, 0)),
         "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
-        "tianzhou_waiting_pulls": ("Pulls that wait for messages", deps.parked_count()),
+        "tianzhou_waiting_pulls": ("Pulls that wait for messages", len(deps.parked)),
         "tianzhou_takes_messages": ("1 while messages are accepted", int(store.refusal is None)),
     }  # fmt: skip
     for name, (meaning, value) in gauges.items():
@@ -142,9 +154,9 @@ async def _add_state(deps: MetricDeps, families: Families) -> None:
             families.gauge(name, meaning)(value)
 
 
-async def _add_waiting(deps: MetricDeps, families: Families) -> None:
+async def _add_waiting(deps: Deps, families: Families) -> None:
     """Open halves and timed messages; they are not counted by topic, so each is one number."""
-    families.gauge("rocketmq_half_messages", "Halves that are open")(deps.open_halves())
+    families.gauge("rocketmq_half_messages", "Halves that are open")(deps.halves.open_count())
     for name, meaning, counted in (
         ("rocketmq_commit_messages", "Halves that were committed", deps.stats.committed),
         ("rocketmq_rollback_messages", "Halves that were rolled back", deps.stats.rolled_back),
@@ -152,7 +164,7 @@ async def _add_waiting(deps: MetricDeps, families: Families) -> None:
         ended = families.counter(name, meaning, "topic")
         for topic, count in counted.items():
             ended(count, topic)
-    timer = deps.timer()
+    timer = deps.scheduled.timer_stats()
     for add, name, meaning, value in (
         (families.gauge, "timing_messages", "Timed messages that are pending", timer.waiting_count),
         (families.gauge, "timer_enqueue_lag", "Messages not indexed yet", timer.offset_behind),
@@ -178,9 +190,9 @@ class _PopGroup:
     oldest_ready_ms: int | None = None
 
 
-async def _add_pops(deps: MetricDeps, families: Families) -> None:
+async def _add_pops(deps: Deps, families: Families) -> None:
     """In-flight and waiting messages of groups that pop; of others they are not known."""
-    table, store, now_ms = deps.pops, deps.store, deps.clock()
+    table, store, now_ms = deps.pops.table, deps.store, deps.clock()
     groups: dict[tuple[str, str], _PopGroup] = {}
     reads_left = RECORDS_READ_MAX
     async for key in in_slices(table.keys()):
