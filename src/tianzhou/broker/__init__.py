@@ -1,1 +1,1 @@
-"""The broker: takes messages from producers, keeps them in the store, gives them to consumers."""
+"""The broker: receives messages from producers, stores them, and delivers them to consumers."""

@@ -183,7 +183,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         maximum=60_000,
     )
     os_page_cache_busy_time_out_mills: int = setting(
-        1000, "an append that takes so many ms means that the disk is overloaded", change=LIVE,
+        1000, "an append of so many ms means that the disk is overloaded", change=LIVE,
         minimum=100, maximum=INT32_MAX,
     )  # fmt: skip
     send_thread_pool_queue_capacity: int = setting(
@@ -314,7 +314,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         maximum=10_000_000,
     )
     pop_ck_max_buffer_size: int = setting(
-        200_000, "messages that all groups together may have in flight; each takes 350 bytes",
+        200_000, "messages that all groups together may have in flight; each uses 350 bytes",
         change=LIVE, minimum=1, maximum=10_000_000,
     )  # fmt: skip
     max_pop_polling_size: int = setting(
@@ -362,7 +362,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         False, "a broker without topics copies topics and groups of its cluster (Tianzhou's)"
     )
     enable_detail_stat: bool = setting(
-        True, "keep statistics by queue, too (QUEUE_PUT_NUMS and the like)", change=LIVE
+        True, "statistics by queue, too (QUEUE_PUT_NUMS and the like)", change=LIVE
     )
     broker_config_path: Path = path_setting(
         lambda: in_home("broker.properties"),
@@ -519,7 +519,7 @@ def check_config(loaded: Loaded[BrokerConfig]) -> None:
         (config.enable_dleger_commit_log, "enable_dleger_commit_log",
          "enableDLegerCommitLog=true: Tianzhou has no DLedger"),
         (config.enable_controller_mode, "enable_controller_mode",
-         "enableControllerMode=true: Tianzhou takes no orders from a RocketMQ controller"),
+         "enableControllerMode=true: RocketMQ's controller is not supported"),
         (config.broker_role is BrokerRole.SLAVE, "broker_role",
          "brokerRole=SLAVE: this version cannot replicate from a master"),
         (config.broker_role is not BrokerRole.SLAVE and config.broker_id != 0, "broker_id",

@@ -34,7 +34,7 @@ def problem(config: StoreConfig) -> str | None:
             "free some space, use another storePathRootDir or a smaller mappedFileSizeCommitLog"
         )
     return (
-        f"{folder}: the disk has {left_bytes // _MIB:,} MiB left, and the {which} log file takes "
+        f"{folder}: the disk has {left_bytes // _MIB:,} MiB left, and the {which} log file uses "
         f"{file_bytes // _MIB:,} MiB as it fills, so messages will be refused "
         f"before it is full: {advice}"
     )

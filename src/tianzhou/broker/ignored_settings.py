@@ -21,7 +21,7 @@ class Refused(NamedTuple):
     why: str
 
 
-_ONE_REPLICA = "this version keeps one replica, so no more than one can acknowledge a message"
+_ONE_REPLICA = "this version has one replica, so no more than one can acknowledge a message"
 
 REFUSED: Mapping[str, Refused] = {
     "allAckInSyncStateSet": Refused(("false",), _ONE_REPLICA),
@@ -37,7 +37,7 @@ REFUSED: Mapping[str, Refused] = {
         ("",), "the log is in one folder, so messages in these folders would not be read"
     ),
     "storeType": Refused(
-        ("default",), "topics and offsets that RocketMQ keeps in RocksDB would not be read"
+        ("default",), "topics and offsets that RocketMQ stores in RocksDB would not be read"
     ),
     "totalReplicas": Refused(("0", "1"), _ONE_REPLICA),
     "wakeFlushWhenPutMessage": Refused(
@@ -91,7 +91,7 @@ _KEYS_BY_REASON: Mapping[str, str] = {
         timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerSkipUnknownError
         timerStopDequeue timerStopEnqueue timerWarmEnable
     """,
-    "what is popped is kept in an index of Tianzhou's own, without tuning": """
+    "popped messages are in an index without such tuning": """
         appendAckAsync appendCkAsync enableNotifyBeforePopCalculateLag enablePopBatchAck
         enablePopBufferMerge enablePopLog enablePopMetrics enableSkipLongAwaitingAck
         popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
@@ -106,7 +106,7 @@ _KEYS_BY_REASON: Mapping[str, str] = {
         maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength offsetCheckInSlave
         slaveTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup
     """,
-    "filters are applied to the messages themselves, no bit maps are kept": """
+    "filters are applied to the messages themselves, without bit maps": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter
         filterDataCleanTimeSpan filterServerNums maxErrorRateOfBloomFilter maxFilterMessageSize
     """,
@@ -211,7 +211,7 @@ IGNORED: Mapping[str, str] = {
     "forceRegister": "every registration is sent",
     "highSpeedMode": "there is one speed",
     "maxTopicLength": "topic names have at most 127 characters",
-    "realTimeNotifyConsumerChange": "changes are always told at once",
+    "realTimeNotifyConsumerChange": "changes are always notified at once",
     "storeCheckpoint": "it lies in storePathRootDir",
     "tls.config.file": "TLS settings belong into the configuration file itself",
     "tls.server.authClient": "tls.server.need.client.auth decides alone",

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from tianzhou.broker import advertised_address, disk_space_check
-from tianzhou.broker.acl.control import LOOK_S
+from tianzhou.broker.acl.control import RELOAD_PERIOD_S
 from tianzhou.broker.assembly import Core, Features, access_control, assemble, serve_metrics
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
@@ -196,7 +196,7 @@ class Broker:
         repeat(self._silence_period_s, features.close_silent)
         repeat(lambda: _HISTORY_S, self.state.update_history)
         if core.access is not None:
-            repeat(lambda: LOOK_S, core.access.look)
+            repeat(lambda: RELOAD_PERIOD_S, core.access.reload)
         if core.quotas is not None:
             repeat(lambda: quota.LOOK_S, core.quotas.look)
         if tls_files := tls_files_of(config):

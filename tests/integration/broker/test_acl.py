@@ -238,7 +238,7 @@ async def test_a_deleted_file_locks_nobody_out_and_is_written_again(
     async with guarded(tmp_path) as it:
         file = tmp_path / "conf" / "plain_acl.yml"
         file.unlink()
-        await eventually(lambda: "plain_acl.yml is gone" in caplog.text, "the broker to see it")
+        await eventually(lambda: "plain_acl.yml is missing" in caplog.text, "the broker to see it")
         assert (await send(it, PLAIN)).code == ResponseCode.SUCCESS
         put = {"accessKey": "newcomer", "secretKey": "fresh-secret", "topicPerms": "orders=PUB"}
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG

@@ -2,5 +2,5 @@
 
 files     reads, watches and rewrites the files        accounts  what an account may do
 guard     decides on a request                         needs     what a request needs, by its code
-rights    whether an account has it                  places    messages by their log offset
+rights    whether an account has it                    message_topics  topics by log offset
 """

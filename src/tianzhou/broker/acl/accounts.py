@@ -30,7 +30,7 @@ class Permission(IntFlag):
     SUB = 2
 
 
-_WORDS = {
+_PERMISSIONS = {
     "DENY": Permission.DENY,
     "PUB": Permission.PUB,
     "SUB": Permission.SUB,
@@ -71,7 +71,7 @@ class Account:
 
 
 class FileContent(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One file as it is written; what it has beyond this is kept out, so typos show."""
+    """One file as it is written; unknown keys are errors, so that typos show."""
 
     global_white_remote_addresses: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = None
@@ -87,7 +87,7 @@ class Rules:
     white: tuple[Matches, ...] = ()
 
     def is_white(self, address: Address) -> bool:
-        """Whether requests from there need no signature."""
+        """Whether requests from this address need no signature."""
         return any(matches(address) for matches in self.white)
 
 
@@ -103,14 +103,14 @@ def make_rules(contents: Iterable[tuple[str, FileContent]]) -> Rules:
             raise ConfigError(f"{name}: {e}") from e
         for account in of_file:
             if account.access_key in accounts:
-                raise ConfigError(f"{name}: account {account.access_key} is there twice")
+                raise ConfigError(f"{name}: account {account.access_key} is defined twice")
             accounts[account.access_key] = account
     return Rules(accounts, tuple(white))
 
 
-def make_account(told: PlainAccessConfig) -> Account:
+def make_account(given: PlainAccessConfig) -> Account:
     """Raises ConfigError; the text never holds a secret."""
-    key, secret = told.access_key or "", told.secret_key or ""
+    key, secret = given.access_key or "", given.secret_key or ""
     for what, value in (("accessKey", key), ("secretKey", secret)):
         if len(value) < _KEY_MIN_CHARACTERS:
             raise ConfigError(
@@ -121,12 +121,12 @@ def make_account(told: PlainAccessConfig) -> Account:
         return Account(
             access_key=key,
             secret_key=secret,
-            white=parse_pattern(told.white_remote_address),
-            is_admin=told.admin,
-            default_topic=parse_permission(told.default_topic_perm),
-            default_group=parse_permission(told.default_group_perm),
-            topics=dict(map(_named_permission, told.topic_perms or ())),
-            groups=dict(map(_named_permission, told.group_perms or ())),
+            white=parse_pattern(given.white_remote_address),
+            is_admin=given.admin,
+            default_topic=parse_permission(given.default_topic_perm),
+            default_group=parse_permission(given.default_group_perm),
+            topics=dict(map(_named_permission, given.topic_perms or ())),
+            groups=dict(map(_named_permission, given.group_perms or ())),
         )
     except ConfigError as e:
         raise ConfigError(f"account {key}: {e}") from e
@@ -137,7 +137,7 @@ def parse_permission(text: str | None) -> Permission:
     if text is None or not text.strip():
         return Permission.DENY
     try:
-        return _WORDS[text.strip().replace(" ", "")]
+        return _PERMISSIONS[text.strip().replace(" ", "")]
     except KeyError:
         raise ConfigError(f"{text!r} is no permission: write DENY, PUB, SUB or PUB|SUB") from None
 

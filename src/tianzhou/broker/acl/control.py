@@ -13,8 +13,8 @@ from tianzhou.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25
-"""How often `look` is to be called, so that a change counts within half a second."""
+RELOAD_PERIOD_S = 0.25
+"""Period of `reload`, so that a change takes effect within half a second."""
 
 
 class AccessControl:
@@ -39,7 +39,7 @@ class AccessControl:
         self.refused: Mapping[DenialReason, int] = self._guard.refused
         """Refused requests, by what they lacked."""
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Load changed files; an invalid one leaves the rules as they are."""
         state = self.files.state()
         if state == self._state:

@@ -31,7 +31,7 @@ State = tuple[tuple[str, int, int, int], ...]
 
 
 class AclFiles:
-    """The files, and what they said when they were last read."""
+    """The files, and their content when they were last read."""
 
     def __init__(self, file: Path, folder: Path, clock: Clock) -> None:
         self._file = file
@@ -43,21 +43,21 @@ class AclFiles:
 
     @property
     def file(self) -> Path:
-        """The file that takes new accounts."""
+        """The file that new accounts are added to."""
         return self._file
 
     # -- reading -----------------------------------------------------------------------------------
 
     def state(self) -> State:
         """What changes when a file changes, comes or goes."""
-        found: list[tuple[str, int, int, int]] = []
+        states: list[tuple[str, int, int, int]] = []
         for path in self._paths():
             try:
                 stat = path.stat()
             except OSError:
                 continue
-            found.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return tuple(found)
+            states.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(states)
 
     def load(self) -> None:
         """Read everything. Raises ConfigError; then the old rules stay.
@@ -70,7 +70,7 @@ class AclFiles:
             self.contents and not paths
         ):
             raise ConfigError(
-                f"{self._file} is gone: restore it, or let an account be updated, which writes it "
+                f"{self._file} is missing: restore it, or update an account, which writes it "
                 f"again; to remove accounts remove them from the file"
             )
         self._adopt({path: read_file(path) for path in paths})
@@ -82,24 +82,24 @@ class AclFiles:
     def _paths(self) -> list[Path]:
         paths = [self._file] if self._file.exists() else []
         if self._folder.is_dir():
-            found = (path for path in self._folder.rglob("*") if path.suffix in _SUFFIXES)
-            paths += sorted(path for path in found if path != self._file and path.is_file())
+            candidates = (path for path in self._folder.rglob("*") if path.suffix in _SUFFIXES)
+            paths += sorted(path for path in candidates if path != self._file and path.is_file())
         return paths
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def put_account(self, told: PlainAccessConfig) -> None:
+    def put_account(self, given_account: PlainAccessConfig) -> None:
         """Create an account or replace what is given of it. Raises ConfigError, OSError."""
-        path = self._path_of(told.access_key or "") or self._file
+        path = self._path_of(given_account.access_key or "") or self._file
 
         def change(content: FileContent) -> None:
             accounts = list(content.accounts or ())
             for number, known in enumerate(accounts):
-                if known.access_key == told.access_key:
-                    accounts[number] = _merged(known, told)
+                if known.access_key == given_account.access_key:
+                    accounts[number] = _merged(known, given_account)
                     break
             else:
-                accounts.append(told)
+                accounts.append(given_account)
             for account in accounts:
                 make_account(account)
             content.accounts = accounts
@@ -160,17 +160,17 @@ class AclFiles:
             )
         ]
         contents[path] = content
-        make_rules((str(each), said) for each, said in contents.items())
-        # It holds secrets: a new file is private, an existing one keeps its owner and mode.
+        make_rules((str(each), content_of) for each, content_of in contents.items())
+        # It holds secrets: a new file is private, an existing one retains its owner and mode.
         replace_file(path, write_text(content).encode(), new_mode=PRIVATE)
         self._adopt(contents)
 
 
-def _merged(known: PlainAccessConfig, told: PlainAccessConfig) -> PlainAccessConfig:
+def _merged(known: PlainAccessConfig, given_account: PlainAccessConfig) -> PlainAccessConfig:
     given = {
         name: value
-        for name in told.__struct_fields__
-        if (value := getattr(told, name)) not in (None, "")
+        for name in given_account.__struct_fields__
+        if (value := getattr(given_account, name)) not in (None, "")
     }
     return msgspec.structs.replace(known, **given)
 

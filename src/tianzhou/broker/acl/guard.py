@@ -6,8 +6,8 @@
     otherwise no: NO_PERMISSION, and a log line with account, request and reason
 
 Only the address of the socket counts, never one that a header names. An unknown account and a wrong
-signature are refused in the same words and after the same work. Nor does a refusal show the topic
-of a message that an account may not see, or whether there is a message: only the log does.
+signature are refused with the same remark and after the same work. Nor does a refusal reveal the
+topic of a message that an account may not see, or whether there is a message: only the log does.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Guard:
         self, rules: Callable[[], Rules], topic_at: TopicAt, rights: Rights | None = None
     ) -> None:
         self._rules = rules
-        self._place_at = topic_at
+        self._topic_at = topic_at
         self._has = (rights or Rights()).has
         self._lines = LogRateLimit()
         self.refused: Counter[DenialReason] = Counter()
@@ -146,7 +146,7 @@ class Guard:
     def _is_administration(self, request: Command) -> Steps[bool]:
         """Whether only an administrator may make the request; yes if it cannot be read."""
         try:
-            needs = yield from needs_of(request, self._place_at)
+            needs = yield from needs_of(request, self._topic_at)
             if needs is None:
                 return True
             for number, need in enumerate(needs, 1):
@@ -160,7 +160,7 @@ class Guard:
 
     def _lacking(self, request: Command, account: Account) -> Steps[_Refusal | None]:
         try:
-            needs = yield from needs_of(request, self._place_at)
+            needs = yield from needs_of(request, self._topic_at)
             if needs is None:
                 return None if account.is_admin else _not_for(account, request.code)
             for number, need in enumerate(needs, 1):

@@ -1,4 +1,4 @@
-"""The topic of a message that a request names by its place in the log."""
+"""The topic of a message that a request names by its log offset."""
 
 from tianzhou.broker.acl.needs import MessageTopic
 from tianzhou.errors import TianzhouError

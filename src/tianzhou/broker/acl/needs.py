@@ -62,13 +62,13 @@ class Kind(StrEnum):
 
 
 class Need(NamedTuple):
-    """One permission that must be there; of ANY one is enough."""
+    """One permission that the account must have; of ANY one is enough."""
 
     kind: Kind
     name: str
     permission: Permission
     is_looked_up: bool = False
-    """The broker found the name, the request did not contain it: a refusal must not show it."""
+    """The name is from the store, not from the request: a refusal must not show it."""
 
 
 def topic_need(topic: str, permission: Permission) -> Need:
@@ -97,7 +97,7 @@ def group_need(group: str) -> Need:
     return Need(Kind.ADMINISTRATOR if is_internal else Kind.GROUP, group, SUB)
 
 
-# -- messages named by their place in the log ------------------------------------------------------
+# -- messages named by their log offset -----------------------------------------------------------
 
 
 class MessageTopic(NamedTuple):
@@ -135,13 +135,13 @@ def _view(header: pull_headers.ViewMessageRequest, topic_at: TopicAt) -> list[Ne
 
 
 def _read_need(log_offset: int, topic_at: TopicAt) -> Need:
-    place = topic_at(log_offset)
-    return _message_need(None if place is None else place.topic, log_offset, SUB)
+    message = topic_at(log_offset)
+    return _message_need(None if message is None else message.topic, log_offset, SUB)
 
 
 def _end_transaction(header: send_headers.EndTransactionRequest, topic_at: TopicAt) -> list[Need]:
-    place = topic_at(header.log_offset)
-    return [_message_need(None if place is None else place.real_topic, header.log_offset, PUB)]
+    message = topic_at(header.log_offset)
+    return [_message_need(None if message is None else message.real_topic, header.log_offset, PUB)]
 
 
 # -- headers and bodies ----------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Rights:
         is_group: IsKnown = nothing_known,
         trace_topic: str = TRACE_TOPIC,
     ) -> None:
-        """`trace_topic` is the one that this broker keeps traces in, beside the usual one."""
+        """`trace_topic` is this broker's topic of traces, besides the usual one."""
         self._is_topic = is_topic
         self._is_group = is_group
         self._trace_topic = trace_topic

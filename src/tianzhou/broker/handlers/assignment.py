@@ -34,8 +34,12 @@ _ROUTES_MAX = 10_000
 
 async def query_assignment(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none means no change."""
-    asked = decode_request(QueryAssignmentRequestBody, request.body)
-    topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
+    header = decode_request(QueryAssignmentRequestBody, request.body)
+    topic, group, client_id = (
+        header.topic or "",
+        header.consumer_group or "",
+        header.client_id or "",
+    )
     if not (topic and group and client_id):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, "an assignment is for a topic, a consumerGroup, a clientId"
@@ -45,36 +49,36 @@ async def query_assignment(deps: Deps, _: Connection, request: Command) -> Comma
         topic, group, config.default_message_request_mode, config.default_pop_share_queue_num
     )
     queues = await _all_queues(deps, config, topic)
-    if queues is not None and asked.message_model != MessageModel.BROADCASTING:
-        queues = _share(deps, config, asked, mode, queues)
-    found = None
+    if queues is not None and header.message_model != MessageModel.BROADCASTING:
+        queues = _share(deps, config, header, mode, queues)
+    assigned = None
     if queues is not None:
-        found = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
-    return await slices.finish(success_with(QueryAssignmentResponseBody(assignments=found)))
+        assigned = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
+    return await slices.finish(success_with(QueryAssignmentResponseBody(assignments=assigned)))
 
 
 def _share(
     deps: Deps,
     config: BrokerConfig,
-    asked: QueryAssignmentRequestBody,
+    header: QueryAssignmentRequestBody,
     mode: SetMessageRequestModeBody,
     queues: list[MessageQueue],
 ) -> list[MessageQueue] | None:
     if not config.server_load_balancer_enable:
         return queues
-    members = deps.consumers.get(asked.consumer_group or "")
-    share = assignment.STRATEGIES.get(asked.strategy_name or "")
+    members = deps.consumers.get(header.consumer_group or "")
+    share = assignment.STRATEGIES.get(header.strategy_name or "")
     if members is None or share is None:
         log.info(
             "group %s: no assignment for client %s: %s",
-            validation.shorten(asked.consumer_group or ""),
-            validation.shorten(asked.client_id or ""),
+            validation.shorten(header.consumer_group or ""),
+            validation.shorten(header.client_id or ""),
             "the group has sent no heartbeat" if members is None else
-            f"strategy {validation.shorten(asked.strategy_name or '')} is not known",
+            f"strategy {validation.shorten(header.strategy_name or '')} is not known",
         )  # fmt: skip
         return None
     clients = sorted(set(members.client_ids()))
-    client = asked.client_id or ""
+    client = header.client_id or ""
     if mode.mode == assignment.POP:
         count = mode.pop_share_queue_count
         return assignment.share_for_pop(share, queues, clients, client, count)
@@ -83,9 +87,12 @@ def _share(
 
 async def _all_queues(deps: Deps, config: BrokerConfig, topic: str) -> list[MessageQueue] | None:
     """The readable queues of a topic on all brokers, in order; None if unknown."""
-    asked_ms, queues = deps.routes.get(topic, (None, None))
+    queried_ms, queues = deps.routes.get(topic, (None, None))
     now_ms = deps.steady()
-    if asked_ms is not None and now_ms - asked_ms < config.load_balance_poll_name_server_interval:
+    if (
+        queried_ms is not None
+        and now_ms - queried_ms < config.load_balance_poll_name_server_interval
+    ):
         return queues
     namesrvs = namesrv_addresses(config)
     if not namesrvs:
@@ -93,30 +100,30 @@ async def _all_queues(deps: Deps, config: BrokerConfig, topic: str) -> list[Mess
     for namesrv in namesrvs:
         command = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
         try:
-            answer = await deps.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            response = await deps.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 # This broker may have created it a moment ago.
                 return _own_queues(deps, config, topic)
-            if answer.code == ResponseCode.SUCCESS:
-                queues = _queues_in(topic, decode_body(TopicRouteData, answer.body))
+            if response.code == ResponseCode.SUCCESS:
+                queues = _queues_in(topic, decode_body(TopicRouteData, response.body))
                 if len(deps.routes) >= _ROUTES_MAX:
                     deps.routes.clear()
                 deps.routes[topic] = (now_ms, queues)
                 return queues
-            log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, answer.remark)
+            log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, response.remark)
         except TianzhouError as e:
             log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, e)
     return queues
 
 
 def _queues_in(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    found = [
+    names = [
         (data.broker_name or "", queue_id)
         for data in route.queues
         if data.perm & PERM_READ
         for queue_id in range(data.read_queue_count)
     ]
-    return [_queue(topic, name, queue_id) for name, queue_id in sorted(found)]
+    return [_queue(topic, name, queue_id) for name, queue_id in sorted(names)]
 
 
 def _own_queues(deps: Deps, config: BrokerConfig, topic: str) -> list[MessageQueue] | None:

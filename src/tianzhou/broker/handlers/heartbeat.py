@@ -72,7 +72,7 @@ def _heartbeat(deps: Deps, connection: Connection, request: Command) -> Steps[Co
     for consumer in sent.consumers:
         _check_bindings(deps.settings.config, consumer)
         yield
-    if _is_gone(connection):
+    if _is_closed(connection):
         return Command(code=ResponseCode.SUCCESS)
     if not deps.client_ids.claim(connection, sent.client_id, connection.account):
         raise RequestError(
@@ -85,12 +85,12 @@ def _heartbeat(deps: Deps, connection: Connection, request: Command) -> Steps[Co
         client = _client(deps, connection, request, sent.client_id)
         try:
             yield from _consumer_heartbeat(deps, connection, client, consumer)
-        except RequestError as e:  # the other groups of the client are well
+        except RequestError as e:  # the other groups of the client are registered
             refusal = refusal or e
         yield
     for name in filter(None, (producer.group_name for producer in sent.producers)):
         yield
-        if _is_gone(connection):
+        if _is_closed(connection):
             break
         client = _client(deps, connection, request, sent.client_id)
         try:
@@ -102,7 +102,7 @@ def _heartbeat(deps: Deps, connection: Connection, request: Command) -> Steps[Co
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _is_gone(connection: Connection) -> bool:
+def _is_closed(connection: Connection) -> bool:
     """Checked after each step: a closed connection would stay registered for ever."""
     return connection.closed
 
@@ -170,7 +170,7 @@ def _consumer_heartbeat(
         if data.topic:
             compiled.append(_subscription(data))
             yield
-    if _is_gone(connection):
+    if _is_closed(connection):
         return
     subscriptions = tuple(compiled)
     sent = ConsumerHeartbeat(
@@ -263,7 +263,7 @@ def _connection_closed(deps: Deps, connection: Connection) -> Steps[None]:
     for _ in deps.producers.closed(connection):
         yield
     for change in deps.consumers.closed(connection):
-        log.info("group %s: %s is gone (%s)", change.group, connection.peer, connection.reason)
+        log.info("group %s: %s disconnected (%s)", change.group, connection.peer, connection.reason)
         notify(deps, [change])
         yield
 
@@ -389,9 +389,9 @@ def subscription_body(subscription: Subscription) -> SubscriptionData:
 def query_subscription(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): the filter of a group; nothing if it is offline."""
     header = decode(QuerySubscriptionByConsumerRequest, request.fields)
-    found = deps.consumers.subscription(header.group, header.topic or "")
+    subscription = deps.consumers.subscription(header.group, header.topic or "")
     body = QuerySubscriptionBody(
-        subscription_data=None if found is None else subscription_body(found),
+        subscription_data=None if subscription is None else subscription_body(subscription),
         group=header.group,
         topic=header.topic,
     )

@@ -44,9 +44,9 @@ INT64_MAX = 2**63 - 1
 def query_consumer_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_CONSUMER_OFFSET."""
     header = decode(QueryConsumerOffsetRequest, request.fields)
-    found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
-    if found != NOT_FOUND:
-        return success(OffsetResponse(queue_offset=found))
+    committed = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
+    if committed != NOT_FOUND:
+        return success(OffsetResponse(queue_offset=committed))
     # A group that is new to a short queue starts at its beginning, whatever its client prefers:
     # otherwise it would miss messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False
@@ -78,11 +78,11 @@ def update_consumer_offset(deps: Deps, connection: Connection, request: Command)
     if deps.offsets.is_reset(group, topic, header.queue_id):
         return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
     if not deps.offsets.has(group, topic, header.queue_id):
-        _check_room(deps, deps.offsets.count, group, topic)
+        _check_capacity(deps, deps.offsets.count, group, topic)
     before = deps.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     if before is not None:
         log.info(
-            "group %s: %s takes its offset in topic %s queue %d back from %d to %d",
+            "group %s: %s decreased its offset in topic %s queue %d from %d to %d",
             group, connection.peer, topic, header.queue_id, before, header.commit_offset,
         )  # fmt: skip
     return Command(code=ResponseCode.SUCCESS)
@@ -97,12 +97,12 @@ def _check_queue(deps: Deps, topic: TopicConfig, queue_id: int) -> None:
     if not exists:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"queue {queue_id} of topic {name} does not exist, it has {count} queues: "
-            f"no offset can be committed there",
+            f"queue {queue_id} of topic {name} does not exist, the topic has "
+            f"{count} queues: the offset is not committed",
         )
 
 
-def _check_room(deps: Deps, count: int, group: str, topic: str) -> None:
+def _check_capacity(deps: Deps, count: int, group: str, topic: str) -> None:
     deps.limits.check(
         "maxConsumerOffsets", deps.settings.config.max_consumer_offsets, count,
         f"no further offset of group {group} can be committed in topic {topic}",
@@ -134,12 +134,12 @@ def _copy_steps(
     for topic in sorted(topics):
         yield
         if deps.topics.get(topic) is None:
-            log.warning("group %s: not copied in topic %s, there is none", target, topic)
+            log.warning("group %s: not copied in topic %s, which does not exist", target, topic)
         elif online is not None and online.has_left(topic):
             log.warning("group %s: not copied in topic %s, %s left it", target, topic, source)
         else:
             more = len(deps.offsets.of_topic_and_group(topic, source))
-            _check_room(deps, deps.offsets.count + more - 1, target, topic)
+            _check_capacity(deps, deps.offsets.count + more - 1, target, topic)
             deps.offsets.copy(source, target, topic)
             log.info("group %s: has the offsets of %s in %s, by %s",
                      target, source, topic, connection.peer)  # fmt: skip
@@ -174,15 +174,15 @@ def query_correction_offset(deps: Deps, _: Connection, request: Command) -> Step
 def get_max_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
-    found = deps.store.max_offset(header.topic, header.queue_id)
-    return success(OffsetResponse(queue_offset=found))
+    offset = deps.store.max_offset(header.topic, header.queue_id)
+    return success(OffsetResponse(queue_offset=offset))
 
 
 def get_min_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
     header = decode(QueueRequest, request.fields)
-    found = deps.store.min_offset(header.topic, header.queue_id)
-    return success(OffsetResponse(queue_offset=found))
+    offset = deps.store.min_offset(header.topic, header.queue_id)
+    return success(OffsetResponse(queue_offset=offset))
 
 
 async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command) -> Command:
@@ -190,15 +190,15 @@ async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command
     header = decode(SearchOffsetRequest, request.fields)
     upper = (header.boundary_type or "").upper() == "UPPER"
     boundary = Boundary.UPPER if upper else Boundary.LOWER
-    found = await asyncio.to_thread(
+    offset = await asyncio.to_thread(
         deps.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
     )
-    return success(OffsetResponse(queue_offset=found))
+    return success(OffsetResponse(queue_offset=offset))
 
 
 def get_earliest_store_time(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_EARLIEST_MSG_STORETIME."""
     header = decode(QueueRequest, request.fields)
-    found = deps.store.earliest_time(header.topic, header.queue_id)
-    timestamp = _NO_TIME if found is None else found
+    earliest_ms = deps.store.earliest_time(header.topic, header.queue_id)
+    timestamp = _NO_TIME if earliest_ms is None else earliest_ms
     return success(GetEarliestMsgStoretimeResponse(timestamp=timestamp))

@@ -1,4 +1,4 @@
-"""Pop consumption: consumers share the messages of a queue, and the broker keeps the offsets.
+"""Pop consumption: consumers share the messages of a queue, and the broker stores the offsets.
 
     POP_MESSAGE   sometimes the retry topics first, then the queues, then the retry topics
                   -> messages are recorded as in flight -> response, or park until one comes
@@ -52,7 +52,7 @@ from tianzhou.remoting.connection import PARKED, Connection
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
-_TURNS_MAX = 65_536
+_ROTATIONS_MAX = 65_536
 _ATTEMPT_ID_MAX = 256
 _MESSAGES_MAX = 32
 _READS_MAX = 4
@@ -132,7 +132,7 @@ class _Gathered:
     records: list[memoryview | bytes] = field(default_factory=list[memoryview | bytes])
     changes: list[Change] = field(default_factory=list[Change])
     starts: list[str] = field(default_factory=list[str])
-    places: list[str] = field(default_factory=list[str])
+    message_offsets: list[str] = field(default_factory=list[str])
     counts: list[str] = field(default_factory=list[str])
     rest: int = 0
     """Messages left in the queues that were read."""
@@ -150,7 +150,7 @@ def _pop(
         key = Key(header.consumer_group, topic, queue_id)
         _pop_queue(deps, config, header, subscription, key, now_ms, got)
     if got.changes:
-        _check_room(deps, config, got.changes)
+        _check_capacity(deps, config, got.changes)
         deps.pops.apply(got.changes)
     body = b"".join(got.records)
     if got.records:
@@ -158,7 +158,7 @@ def _pop(
             header.topic, header.consumer_group, len(got.records), len(body),
             max(header.queue_id, 0), deps.steady() - began_ms,
         )  # fmt: skip
-        deps.stats.popped[header.topic, header.consumer_group] += len(got.places)
+        deps.stats.popped[header.topic, header.consumer_group] += len(got.message_offsets)
     else:
         deps.stats.pulls_missed += 1
     response = PopMessageResponse(
@@ -167,7 +167,7 @@ def _pop(
         revive_queue_id=ORDERED_REVIVE_QUEUE if header.order else 0,
         rest_count=got.rest,
         start_offset_info=";".join(got.starts),
-        msg_offset_info=";".join(got.places),
+        msg_offset_info=";".join(got.message_offsets),
         order_count_info=";".join(got.counts) if header.order else None,
     )
     answer = Command(
@@ -179,7 +179,7 @@ def _pop(
     return answer, got.is_more
 
 
-def _check_room(deps: Deps, config: BrokerConfig, changes: list[Change]) -> None:
+def _check_capacity(deps: Deps, config: BrokerConfig, changes: list[Change]) -> None:
     """Raises RequestError if the table of popped queues is full."""
     table = deps.pops.table
     new = [change.key for change in changes if table.next_offset(change.key) is None]
@@ -197,7 +197,7 @@ def _queues(
     """The queues to read, in this order."""
     counted = (header.consumer_group, header.topic)
     rotation = deps.rotations.get(counted, 0)
-    if len(deps.rotations) >= _TURNS_MAX:
+    if len(deps.rotations) >= _ROTATIONS_MAX:
         deps.rotations.clear()
     deps.rotations[counted] = rotation + 1
     share = config.pop_from_retry_probability
@@ -241,10 +241,12 @@ def _pop_queue(
     got: _Gathered,
 ) -> None:
     table = deps.pops.table
-    place = deps.pops.next_offset(key)
+    next_offset = deps.pops.next_offset(key)
     if header.order and table.is_blocked(key, header.attempt_id, deps.steady()):
         return
-    start = _first_offset(deps, config, key, header.init_mode) if place is None else place
+    start = (
+        _first_offset(deps, config, key, header.init_mode) if next_offset is None else next_offset
+    )
     wanted = header.max_msg_count - len(got.records)
     # An ordered queue has one batch, whose size is bounded.
     is_full = (deps.pops.is_full and not header.order) or (
@@ -256,7 +258,7 @@ def _pop_queue(
         return
     start, read, went_back = _read(deps, subscription, key, start, wanted)
     if not read.records:
-        if went_back or start != place:
+        if went_back or start != next_offset:
             got.changes.append(Change(key, start, clear=went_back))
         got.rest += max(read.max_offset - start, 0)
         got.is_more |= read.status is ReadStatus.NO_MATCHED_MESSAGE
@@ -272,7 +274,7 @@ def _pop_queue(
         rows = tuple(InFlight(each, now_ms, header.invisible_time_ms) for each in offsets)
         got.changes.append(Change(key, read.next_offset, put=rows, clear=went_back))
     got.starts.append(receipts.start_offset_info(key.topic, key.queue_id, start))
-    got.places.append(receipts.message_offset_info(key.topic, key.queue_id, offsets))
+    got.message_offsets.append(receipts.message_offset_info(key.topic, key.queue_id, offsets))
     got.rest += max(read.max_offset - read.next_offset, 0)
     is_retry = key.topic != header.topic
     if is_retry and not config.pop_response_return_actual_retry_topic:
@@ -299,8 +301,10 @@ def _without_handle(record: memoryview) -> memoryview | bytes:
     message = decode_record(record, check_crc=False)
     if properties.POP_CK not in message.properties:
         return record
-    kept = {name: value for name, value in message.properties.items() if name != properties.POP_CK}
-    return encode_stored(msgspec.structs.replace(message, properties=kept))
+    remaining = {
+        name: value for name, value in message.properties.items() if name != properties.POP_CK
+    }
+    return encode_stored(msgspec.structs.replace(message, properties=remaining))
 
 
 def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
@@ -310,8 +314,8 @@ def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
         handle.start_offset, handle.pop_time_ms, handle.invisible_time_ms, handle.revive_queue_id,
         handle.topic_mark, handle.broker_name, handle.queue_id, message.queue_offset,
     )  # fmt: skip
-    found = message.properties | {properties.POP_CK: str(handle)}
-    return encode_stored(msgspec.structs.replace(message, topic=topic, properties=found))
+    props = message.properties | {properties.POP_CK: str(handle)}
+    return encode_stored(msgspec.structs.replace(message, topic=topic, properties=props))
 
 
 def _first_offset(deps: Deps, config: BrokerConfig, key: Key, init_mode: int) -> int:
@@ -340,7 +344,7 @@ def _read(
     """
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
-    read_from: Callable[[int], Read] = lambda queue_offset: deps.store.read(  # noqa: E731 - said once, used twice
+    read_from: Callable[[int], Read] = lambda queue_offset: deps.store.read(  # noqa: E731 - used twice
         key.topic, key.queue_id, queue_offset, count,
         accept_tags=subscription.tags.matches if by_tags else None,
         accept_record=None if sql is None else sql.accepts,
@@ -462,15 +466,15 @@ def _answer_to(
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     if isinstance(header, PopMessageRequest):
         return _pop(deps, config, header, waiting.subscription)
-    found = _has_message(deps, config, header, waiting.subscription)
-    return (_notice(has_msg=True) if found else None), False
+    has_msg = _has_message(deps, config, header, waiting.subscription)
+    return (_notice(has_msg=True) if has_msg else None), False
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
 def notification(deps: Deps, connection: Connection, request: Command) -> Answer:
-    """NOTIFICATION: responds as soon as there is something to pop."""
+    """NOTIFICATION: responds when there is a message to pop."""
     header = decode(NotificationRequest, request.fields)
     config = deps.settings.config
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
@@ -499,10 +503,10 @@ def _has_message(
     now_ms = deps.steady()
     for name, queue_id in queues:
         key = Key(header.consumer_group, name, queue_id)
-        place = deps.pops.next_offset(key)
+        next_offset = deps.pops.next_offset(key)
         if header.order and deps.pops.table.is_blocked(key, header.attempt_id, now_ms):
             continue
-        start = deps.store.min_offset(name, queue_id) if place is None else place
+        start = deps.store.min_offset(name, queue_id) if next_offset is None else next_offset
         if _read(deps, subscription, key, start, 1)[1].records:
             return True
     return False
@@ -526,8 +530,8 @@ def peek_message(deps: Deps, _: Connection, request: Command) -> Command:
     retry_queues = _retry_queues(deps, config, header.consumer_group, header.topic)
     for name, queue_id in (*queues, *retry_queues):
         key = Key(header.consumer_group, name, queue_id)
-        place = deps.pops.next_offset(key)
-        start = deps.store.min_offset(name, queue_id) if place is None else place
+        next_offset = deps.pops.next_offset(key)
+        start = deps.store.min_offset(name, queue_id) if next_offset is None else next_offset
         rest += max(deps.store.max_offset(name, queue_id) - start, 0)
         wanted = header.max_msg_count - len(records)
         if wanted > 0:

@@ -35,7 +35,7 @@ def ack_message(deps: Deps, _: Connection, request: Command) -> Command:
     """ACK_MESSAGE. A handle that is no longer valid has no effect, as in RocketMQ."""
     header = decode(AckMessageRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
-    _check_place(deps, header.topic, header.queue_id, header.queue_offset)
+    _check_position(deps, header.topic, header.queue_id, header.queue_offset)
     key = Key(header.consumer_group, header.topic, header.queue_id)
     if handle.is_ordered:
         _ack_in_order(deps, key, header.queue_offset, handle.pop_time_ms)
@@ -58,7 +58,7 @@ def _note_acked(deps: Deps, changes: list[Change]) -> None:
             deps.polls.visible(topic)
 
 
-def _check_place(deps: Deps, topic_name: str, queue_id: int, queue_offset: int) -> None:
+def _check_position(deps: Deps, topic_name: str, queue_id: int, queue_offset: int) -> None:
     topic = find_poppable(deps, topic_name)
     if not 0 <= queue_id < topic.read_queue_count:
         raise RequestError(
@@ -161,7 +161,7 @@ def change_invisible_time(deps: Deps, _: Connection, request: Command) -> Comman
     """CHANGE_MESSAGE_INVISIBLETIME: change when a message becomes visible again."""
     header = decode(ChangeInvisibleTimeRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
-    _check_place(deps, header.topic, header.queue_id, header.queue_offset)
+    _check_position(deps, header.topic, header.queue_id, header.queue_offset)
     check_invisible(deps.settings.config, header.invisible_time_ms, 0)
     key = Key(header.consumer_group, header.topic, header.queue_id)
     at, table = Moment(deps.clock(), deps.steady()), deps.pops.table

@@ -33,11 +33,11 @@ async def query_message(deps: Deps, _: Connection, request: Command) -> Command:
             ResponseCode.QUERY_NOT_FOUND,
             f"no message of topic {header.topic[:80]} with key {header.key[:80]} in that time",
         )
-    found = QueryMessageResponse(
+    response = QueryMessageResponse(
         index_last_update_timestamp=header.end_timestamp,
         index_last_update_log_offset=deps.store.end_log_offset,
     )
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(found), body=b"".join(records))
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response), body=b"".join(records))
 
 
 def _find(deps: Deps, header: QueryMessageRequest) -> list[memoryview]:

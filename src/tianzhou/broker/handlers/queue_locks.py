@@ -31,18 +31,18 @@ def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     group, client_id = _owner(sent.consumer_group, sent.client_id)
     wanted = yield from _names(sent.queues)
     is_known = deps.groups.get(group) is not None
-    there: list[QueueName] = []
+    existing: list[QueueName] = []
     strays: list[QueueName] = []
     for some in _some(wanted):
         for each in some:
-            (there if is_known and _exists(deps, each) else strays).append(each)
+            (existing if is_known and _exists(deps, each) else strays).append(each)
         yield
-    _check_room(deps, "maxQueueLocks", config.max_queue_locks, deps.locks, group, there)
+    _check_capacity(deps, "maxQueueLocks", config.max_queue_locks, deps.locks, group, existing)
     yield
-    _check_room(deps, "unknown queues", STRAY_LOCKS_MAX, deps.stray_locks, group, strays)
+    _check_capacity(deps, "unknown queues", STRAY_LOCKS_MAX, deps.stray_locks, group, strays)
     live_ms = config.rebalance_lock_max_live_time
     locked: list[QueueName] = []
-    for table, queues in ((deps.locks, there), (deps.stray_locks, strays)):
+    for table, queues in ((deps.locks, existing), (deps.stray_locks, strays)):
         for some in _some(queues):
             locked += table.lock(group, client_id, some, deps.steady(), live_ms)
             yield
@@ -99,7 +99,7 @@ def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:
     return group, client_id
 
 
-def _check_room(
+def _check_capacity(
     deps: Deps,
     setting: str,
     limit: int,

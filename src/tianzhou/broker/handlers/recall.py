@@ -79,7 +79,7 @@ def _check_handle(config: BrokerConfig, handle: RecallHandle, topic: str, now_ms
 def _draft(
     deps: Deps, connection: Connection, handle: RecallHandle, group: str, now_ms: int
 ) -> Draft:
-    found = {
+    props = {
         properties.TAGS: _TAG,
         properties.TIMER_DEL_UNIQKEY: recall_key(handle.topic, handle.unique_key),
         properties.UNIQUE_KEY: handle.unique_key,
@@ -91,7 +91,7 @@ def _draft(
         topic=handle.topic,
         queue_id=0,
         body=_BODY,
-        properties_text=properties.encode({name: value for name, value in found.items() if value}),
+        properties_text=properties.encode({name: value for name, value in props.items() if value}),
         born_time_ms=now_ms,
         born_host=born_host(connection.peer),
         store_host=deps.store_host,

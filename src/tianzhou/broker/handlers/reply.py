@@ -53,7 +53,7 @@ async def _send_reply(
         await _push(deps, connection, request, header)
     except RequestError as e:
         failure = e
-    # It is stored even if its receiver is gone, as in RocketMQ.
+    # It is stored even if its receiver is disconnected, as in RocketMQ.
     stored = await _store(deps, connection, request, header)
     if failure is not None:
         raise failure
@@ -82,8 +82,8 @@ def _check_topic(config: BrokerConfig, topic: str) -> None:
 
 async def _push(deps: Deps, connection: Connection, request: Command, header: SendHeader) -> None:
     """Send the reply to its receiver. Raises RequestError, with RocketMQ's remark if it has one."""
-    found = properties.decode(header.properties or "")
-    client_id = found.get(properties.REPLY_TO_CLIENT)
+    props = properties.decode(header.properties or "")
+    client_id = props.get(properties.REPLY_TO_CLIENT)
     if not client_id:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -95,7 +95,7 @@ async def _push(deps: Deps, connection: Connection, request: Command, header: Se
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{who}> not found."
         )
-    found[properties.PUSH_REPLY_TIME] = str(deps.clock())
+    props[properties.PUSH_REPLY_TIME] = str(deps.clock())
     pushed = PushReplyMessageRequest(
         producer_group=header.producer_group,
         topic=header.topic,
@@ -105,7 +105,7 @@ async def _push(deps: Deps, connection: Connection, request: Command, header: Se
         sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,
         flag=header.flag,
-        properties=properties.encode(found),
+        properties=properties.encode(props),
         reconsume_times=header.reconsume_times,
         unit_mode=bool(header.unit_mode),
         born_host=connection.peer,
@@ -133,8 +133,8 @@ async def _store(
         return None
     try:
         answer = send.store_message(deps, connection, request, header)
-        kept = answer if isinstance(answer, Command | Deferral) else await answer
-        return kept if isinstance(kept, Command) else None
+        response = answer if isinstance(answer, Command | Deferral) else await answer
+        return response if isinstance(response, Command) else None
     except RequestError as e:
         log.warning("reply to topic %s: not stored: %s", validation.shorten(header.topic), e.remark)
         return None

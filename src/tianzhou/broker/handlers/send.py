@@ -84,27 +84,27 @@ def store_message(
     topic = known or _create_topic(deps, config, header)
     queue_id = _choose_queue(config, topic, header)
     validation.check_properties(header.properties or "")
-    found = properties.decode(header.properties or "")
-    if not SPECIAL_PROPERTIES.isdisjoint(found):
+    props = properties.decode(header.properties or "")
+    if not SPECIAL_PROPERTIES.isdisjoint(props):
         is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
-        properties.strip_broker_only(found, to_retry=is_of_group)
-    draft = _draft(deps, config, connection, request, header, topic, queue_id, found)
+        properties.strip_broker_only(props, to_retry=is_of_group)
+    draft = _draft(deps, config, connection, request, header, topic, queue_id, props)
     is_new = known is None
     if group is not None:
         if _is_dead(deps, header, group):
             is_new = _create_dead_letters(deps, group) or is_new
-            draft = _dead_letter(deps, group, draft, found)
+            draft = _dead_letter(deps, group, draft, props)
             queue_id = draft.queue_id
         deps.crash_point("retry: before the message is stored")
     if is_batch:
-        return handle_in_order(connection, _send_batch(deps, draft, found, is_new=is_new))
-    is_special = not SPECIAL_PROPERTIES.isdisjoint(found)
+        return handle_in_order(connection, _send_batch(deps, draft, props, is_new=is_new))
+    is_special = not SPECIAL_PROPERTIES.isdisjoint(props)
     try:
         if is_special:
-            draft, appended = deps.writer.put(draft, found)
+            draft, appended = deps.writer.put(draft, props)
         else:
             # The writer would not redirect it: it has none of the special properties.
-            appended = deps.store.append(draft, found)
+            appended = deps.store.append(draft, props)
     except RecordError as e:
         deps.stats.put_failures += 1
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
@@ -115,21 +115,21 @@ def store_message(
         deps.crash_point("retry: the message is stored")
     extra_fields: dict[str, str] | None = None
     if is_special:
-        if draft.topic == HALF_TOPIC and (unique := found.get(properties.UNIQUE_KEY)):
+        if draft.topic == HALF_TOPIC and (unique := props.get(properties.UNIQUE_KEY)):
             extra_fields = {"transactionId": unique}
-        if properties.TIMER_OUT_MS in found:
-            handle = handle_of(found, config.broker_name)
+        if properties.TIMER_OUT_MS in props:
+            handle = handle_of(props, config.broker_name)
             if handle is not None:
                 extra_fields = {**(extra_fields or {}), "recallHandle": handle}
     # It counts for its own topic when it is committed or due, as in RocketMQ.
     counted = (draft.topic, draft.queue_id) if is_special else (name, queue_id)
-    return _stored(deps, counted, found, appended, began_ms, queue_id, extra_fields, is_new=is_new)
+    return _stored(deps, counted, props, appended, began_ms, queue_id, extra_fields, is_new=is_new)
 
 
 def _stored(
     deps: Deps,
     counted: tuple[str, int],
-    found: dict[str, str],
+    props: dict[str, str],
     appended: Appended,
     began_ms: int,
     queue_id: int,
@@ -143,7 +143,7 @@ def _stored(
     if took_ms >= config.os_page_cache_busy_time_out_mills:
         deps.gate.note_append(config, began_ms, ended_ms)
     deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
-    wait = found.get(properties.WAIT_STORED)
+    wait = props.get(properties.WAIT_STORED)
     wait_stored = wait is None or wait.lower() == "true"
     if is_new or deps.durability.must_wait(wait_stored=wait_stored):
         return _answer_later(deps, config, appended, queue_id, is_new, wait_stored, extra_fields)
@@ -221,16 +221,16 @@ def _draft(
     header: SendHeader,
     topic: TopicConfig,
     queue_id: int,
-    found: dict[str, str],
+    props: dict[str, str],
 ) -> Draft:
     body, sys_flag = request.body, header.sys_flag
     if len(body) > config.max_message_size:
         validation.check_body_size(len(body), config.max_message_size)
     if sys_flag & ~sysflag.PLAIN:
-        _check_flags(sys_flag, found)
+        _check_flags(sys_flag, props)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
-    text = properties.encode_stored(header.properties or "", found, _stamps(config))
+    text = properties.encode_stored(header.properties or "", props, _stamps(config))
     validation.check_properties(text)
     return Draft(
         header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
@@ -242,7 +242,7 @@ def _stamps(config: BrokerConfig) -> dict[str, str]:
     return properties.stamps(config.broker_cluster_name, config.region_id, trace_on=config.trace_on)
 
 
-def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
+def _check_flags(sys_flag: int, props: dict[str, str]) -> None:
     """Refuse flags that only the broker sets: a producer may only prepare a transaction.
 
     Not called for a message that has only plain flags.
@@ -250,8 +250,8 @@ def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
     if sys_flag & (sysflag.INNER_BATCH | sysflag.NEED_UNWRAP):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag {sys_flag} makes the message an inner batch: there are none here, a batch is "
-            f"sent as such and stored message by message",
+            f"sysFlag {sys_flag} makes the message an inner batch, which is not supported: a batch "
+            f"is sent as such and stored message by message",
         )
     state = sysflag.transaction_state(sys_flag)
     if sys_flag & ~(sysflag.PLAIN | sysflag.TRANSACTION_MASK):
@@ -261,21 +261,21 @@ def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
         )
     if state == sysflag.TRANSACTION_NONE:
         return
-    is_prepared = found.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
+    is_prepared = props.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
     if not (state == sysflag.TRANSACTION_PREPARED and is_prepared):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag {sys_flag} makes the message transactional: that takes the flag 4 (prepared) "
+            f"sysFlag {sys_flag} makes the message transactional: that needs the flag 4 (prepared) "
             f"and the property {properties.TRANSACTION_PREPARED}=true",
         )
 
 
-def _refuse_in_batch(found: dict[str, str]) -> None:
-    if found.get(properties.TRANSACTION_PREPARED, "").lower() == "true":
+def _refuse_in_batch(props: dict[str, str]) -> None:
+    if props.get(properties.TRANSACTION_PREPARED, "").lower() == "true":
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no transactional messages")
-    if level_of(found) > 0:
+    if level_of(props) > 0:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed messages")
-    if timer_rules.is_timed(found):
+    if timer_rules.is_timed(props):
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no timed messages")
 
 
@@ -313,14 +313,14 @@ def _create_dead_letters(deps: Deps, group: SubscriptionGroupConfig) -> bool:
 
 
 def _dead_letter(
-    deps: Deps, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
+    deps: Deps, group: SubscriptionGroupConfig, draft: Draft, props: dict[str, str]
 ) -> Draft:
     """The same message as a dead letter, which is not delayed."""
     assert group.group_name is not None, "a group in the table has a name"
-    deps.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
+    deps.stats.dead[props.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
     stored = properties.decode(draft.properties_text)
     for name in (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS):
-        found.pop(name, None)
+        props.pop(name, None)
         stored.pop(name, None)
     return msgspec.structs.replace(
         draft,
@@ -341,19 +341,19 @@ _NAMED_IN_BATCH = re.compile(
 
 def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
     """The properties to store for a message of a batch. Raises RequestError, FieldError."""
-    found = properties.decode(text)
-    _refuse_in_batch(found)
-    kept = dict(found)
-    properties.strip_broker_only(kept, to_retry=False)
-    kept.update((name, stamps[name]) for name in properties.STAMPED.intersection(kept))
-    return text if kept == found else properties.encode(kept)
+    props = properties.decode(text)
+    _refuse_in_batch(props)
+    stored = dict(props)
+    properties.strip_broker_only(stored, to_retry=False)
+    stored.update((name, stamps[name]) for name in properties.STAMPED.intersection(stored))
+    return text if stored == props else properties.encode(stored)
 
 
 def _is_batch(request: Command, header: SendHeader) -> bool:
     return request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
 
 
-def _send_batch(deps: Deps, draft: Draft, found: dict[str, str], *, is_new: bool) -> Steps[Answer]:
+def _send_batch(deps: Deps, draft: Draft, props: dict[str, str], *, is_new: bool) -> Steps[Answer]:
     """Store a batch, all of it or nothing, and answer.
 
     Its messages are encoded in slices, and appended in one. Raises RequestError.
@@ -373,7 +373,7 @@ def _send_batch(deps: Deps, draft: Draft, found: dict[str, str], *, is_new: bool
         deps.stats.put_failures += 1
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     queue = (draft.topic, draft.queue_id)
-    return _stored(deps, queue, found, appended, began_ms, draft.queue_id, is_new=is_new)
+    return _stored(deps, queue, props, appended, began_ms, draft.queue_id, is_new=is_new)
 
 
 def _check_items(items: list[batch.BatchItem]) -> None:
@@ -383,7 +383,7 @@ def _check_items(items: list[batch.BatchItem]) -> None:
     if len(items) > BATCH_MESSAGES_MAX:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the batch holds {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken",
+            f"the batch holds {len(items)} messages, at most {BATCH_MESSAGES_MAX} are accepted",
         )
 
 
@@ -396,7 +396,7 @@ def _prepare_batch(deps: Deps, outer: Draft) -> Steps[PreparedBatch]:
     drafts: list[Draft] = []
     for number, item in enumerate(items, 1):
         text = item.properties_text
-        # Nearly none names a property that has no place here, so nearly none has to be decoded.
+        # Nearly none has a property that batches must not have, so nearly none has to be decoded.
         if _NAMED_IN_BATCH.search(text) is not None:
             text = _text_in_batch(text, stamps)
         drafts.append(

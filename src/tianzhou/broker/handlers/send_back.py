@@ -78,12 +78,12 @@ def _send_back(deps: Deps, request: Command) -> Command | Awaitable[Command]:
     is_new, topic = _topic(deps, group, what, unit_mode=header.unit_mode)
     wait = retry_dlq.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
     count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
-    draft, found = retry_dlq.sent_back(
+    draft, props = retry_dlq.sent_back(
         fields, header.group, what, min(count, topic.write_queue_count), deps.store_host, wait
     )
     deps.crash_point("retry: before the message is stored")
     try:
-        appended = deps.writer.append(draft, found)
+        appended = deps.writer.append(draft, props)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
@@ -111,7 +111,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
     if fields[0] in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"look message by offset failed, {log_offset}: that message is not delivered yet",
+            f"look message by offset failed, {log_offset}: the message is not delivered yet",
         )
     return fields
 

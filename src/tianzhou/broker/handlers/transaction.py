@@ -38,22 +38,22 @@ def end_transaction(
             f"commitOrRollback is {state}: 8 commits, 12 rolls back, 0 is not known yet",
         )
     half = _half_of(deps, header)
-    made_topic = state == sysflag.TRANSACTION_COMMIT and _made_topic(deps, half)
-    if made_topic or not deps.halves.knows_ends:
-        return _end_later(deps, request, half, state, made_topic=made_topic)
+    restored_topic = state == sysflag.TRANSACTION_COMMIT and _restored_topic(deps, half)
+    if restored_topic or not deps.halves.knows_ends:
+        return _end_later(deps, request, half, state, restored_topic=restored_topic)
     return _end(deps, request, half, state)
 
 
-def _made_topic(deps: Deps, half: StoredMessage) -> bool:
+def _restored_topic(deps: Deps, half: StoredMessage) -> bool:
     """Ensure that the topic of a half exists; whether it was created again."""
-    place = rules.real_queue(half)
-    return place is not None and deps.topics.restore(*place, deps.settings.config)
+    queue = rules.real_queue(half)
+    return queue is not None and deps.topics.restore(*queue, deps.settings.config)
 
 
 async def _end_later(
-    deps: Deps, request: Command, half: StoredMessage, state: int, *, made_topic: bool
+    deps: Deps, request: Command, half: StoredMessage, state: int, *, restored_topic: bool
 ) -> Command:
-    if made_topic:
+    if restored_topic:
         # Without its topic the message could not be read after a crash, although the half is ended.
         await deps.saved()
     await deps.halves.ends_known()
@@ -115,17 +115,17 @@ def _is_too_late(deps: Deps, half: StoredMessage) -> bool:
 def _commit(deps: Deps, half: StoredMessage) -> None:
     began_ms = deps.steady()
     appended = deps.halves.commit(half)
-    place = rules.real_queue(half)
-    if appended is not None and place is not None:
+    queue = rules.real_queue(half)
+    if appended is not None and queue is not None:
         took_ms = deps.steady() - began_ms
-        deps.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
-        deps.stats.committed[place[0]] += 1
+        deps.stats.stored(queue[0], 1, appended.size_bytes, took_ms, queue[1])
+        deps.stats.committed[queue[0]] += 1
 
 
 def _roll_back(deps: Deps, half: StoredMessage) -> None:
-    place = rules.real_queue(half)
-    if deps.halves.roll_back(half) and place is not None:
-        deps.stats.rolled_back[place[0]] += 1
+    queue = rules.real_queue(half)
+    if deps.halves.roll_back(half) and queue is not None:
+        deps.stats.rolled_back[queue[0]] += 1
 
 
 def resume_check(deps: Deps, _: Connection, request: Command) -> Command | Awaitable[Command]:
@@ -134,15 +134,15 @@ def resume_check(deps: Deps, _: Connection, request: Command) -> Command | Await
     name = validation.shorten(header.msg_id or "")
     try:
         log_offset = decode_offset_id(header.msg_id or "")[1]
-        found = deps.halves.resume(log_offset)
+        half = deps.halves.resume(log_offset)
     except FieldError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name} is no message id: {e}") from e
     except (StoreError, RecordError) as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-    if found is None:
+    if half is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"no half message that was given up has the id {name}",
         )
-    log.info("transaction %s: checked again", found.properties.get(properties.UNIQUE_KEY))
+    log.info("transaction %s: checked again", half.properties.get(properties.UNIQUE_KEY))
     return _done(deps)

@@ -290,10 +290,10 @@ class FastPath:
         seen_topics, seen_groups, _ = self._versions
         self._versions = (topics.data_version, groups.data_version, consumers.version)
         if topics.data_version is not seen_topics:
-            gone = [name for name, known in self._known.items() if topics.get(name) is not known]
-            if gone:
+            changed = [name for name, known in self._known.items() if topics.get(name) is not known]
+            if changed:
                 self._collect()
-            for name in gone:
+            for name in changed:
                 del self._known[name]
                 self._feed.drop_topic(name)
         if topics.data_version is not seen_topics or groups.data_version is not seen_groups:

@@ -69,7 +69,7 @@ def test_a_folder_of_files_adds_accounts_and_no_key_is_there_twice(tmp_path: Pat
     assert set(found.rules.accounts) == {"RocketMQ", "rocketmq2", "moreMore"}
     before = found.rules
     (tmp_path / "acl" / "again.yml").write_text(more)
-    with pytest.raises(ConfigError, match="moreMore is there twice"):
+    with pytest.raises(ConfigError, match="moreMore is defined twice"):
         found.load()
     assert found.rules is before
 
@@ -133,7 +133,7 @@ def test_the_accounts_survive_their_file_and_come_back_with_the_next_change(tmp_
     found.load()
     path = tmp_path / "plain_acl.yml"
     path.unlink()
-    with pytest.raises(ConfigError, match=r"plain_acl\.yml is gone: restore it"):
+    with pytest.raises(ConfigError, match=r"plain_acl\.yml is missing: restore it"):
         found.load()
     assert set(found.rules.accounts) == {"RocketMQ", "rocketmq2"}
     found.put_account(PlainAccessConfig(access_key="newcomer", secret_key="secret-1"))
@@ -163,7 +163,7 @@ def test_a_change_that_contradicts_another_file_is_not_written(tmp_path: Path) -
     (tmp_path / "acl" / "new.yml").write_text(
         "accounts:\n  - accessKey: newcomer\n    secretKey: 87654321\n"
     )
-    with pytest.raises(ConfigError, match="newcomer is there twice"):
+    with pytest.raises(ConfigError, match="newcomer is defined twice"):
         found.put_account(PlainAccessConfig(access_key="newcomer", secret_key="secret-1"))
     assert (tmp_path / "plain_acl.yml").read_text() == text
 

@@ -44,7 +44,7 @@ def update_cold_thresholds(deps: Deps, connection: Connection, request: Command)
     if len(deps.cold_thresholds | changed) > _GROUPS_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"cold read thresholds are kept for {_GROUPS_MAX} groups at most: remove others first",
+            f"cold read thresholds are limited to {_GROUPS_MAX} groups: remove others first",
         )
     deps.cold_thresholds.update(changed)
     return _SUCCESS

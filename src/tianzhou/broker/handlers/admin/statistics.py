@@ -45,12 +45,12 @@ _NO_TIME = -1
 def view_stats(deps: Deps, _: Connection, request: Command) -> Command:
     """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
     header = decode(ViewBrokerStatsDataRequest, request.fields)
-    found = deps.history.look_up(header.stats_name, header.stats_key, deps.clock())
-    if found is None:
+    windows = deps.history.look_up(header.stats_name, header.stats_key, deps.clock())
+    if windows is None:
         name, key = validation.shorten(header.stats_name), validation.shorten(header.stats_key)
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     data = BrokerStatsData(
-        minute=_item(found[MINUTE]), hour=_item(found[HOUR]), day=_item(found[DAY])
+        minute=_item(windows[MINUTE]), hour=_item(windows[HOUR]), day=_item(windows[DAY])
     )
     return Command(code=ResponseCode.SUCCESS, body=encode_body(data))
 
@@ -92,11 +92,11 @@ def get_all_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[
             if topic is None or (header.is_order and not topic.order):
                 continue
             read = _still_read(deps, group, [name])
-            found = yield from _consume_stats(deps, group, read, left)
-            left -= len(found.offsets)
-            if found.offsets:
-                of_group.append(found)
-            for each in found.offsets.values():
+            stats_of_topic = yield from _consume_stats(deps, group, read, left)
+            left -= len(stats_of_topic.offsets)
+            if stats_of_topic.offsets:
+                of_group.append(stats_of_topic)
+            for each in stats_of_topic.offsets.values():
                 total_diff += each.broker_offset - each.consumer_offset
                 in_flight += (each.pull_offset or 0) - each.consumer_offset
         stats.append({group: of_group})
@@ -110,11 +110,11 @@ def get_all_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[
 
 
 def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    topics: dict[str, list[str]] = {}
     for topic, group, _ in offsets.progress():
-        found.setdefault(group, []).append(topic)
+        topics.setdefault(group, []).append(topic)
         yield
-    return found
+    return topics
 
 
 def _still_read(deps: Deps, group: str, topics: Iterable[str]) -> list[str]:
@@ -151,13 +151,13 @@ def _consume_stats(
 def _queue_stats(deps: Deps, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
     """The offsets of a group in a queue: consumerOffset (committed), pullOffset (delivered)."""
     committed = deps.offsets.find(group, topic, queue_id)
-    place = 0 if committed == NOT_FOUND else committed
-    last_ms = deps.store.store_time(topic, queue_id, place - 1) if place > 0 else None
+    consumed = 0 if committed == NOT_FOUND else committed
+    last_ms = deps.store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else None
     return ConsumeOffsets(
         broker_offset=deps.store.max_offset(topic, queue_id),
-        consumer_offset=place,
+        consumer_offset=consumed,
         pull_offset=max(
-            place,
+            consumed,
             deps.offsets.pulled(group, topic, queue_id),
             deps.pops.table.popped_to(Key(group, topic, queue_id)),
         ),

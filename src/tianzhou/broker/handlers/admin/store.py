@@ -77,7 +77,7 @@ async def clean_expired_queues(deps: Deps, connection: Connection, _: Command) -
 
 
 def _expired_queues(deps: Deps) -> Steps[list[ConsumeQueue]]:
-    found: list[ConsumeQueue] = []
+    expired: list[ConsumeQueue] = []
     for queue in deps.store.queues.all():
         yield
         topic = deps.topics.get(queue.topic)
@@ -85,8 +85,8 @@ def _expired_queues(deps: Deps) -> Steps[list[ConsumeQueue]]:
         if queue.queue_id < queue_count or is_system_topic(queue.topic):
             continue
         if _is_expired(queue, deps.store.first_log_offset):
-            found.append(queue)
-    return found
+            expired.append(queue)
+    return expired
 
 
 def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
