@@ -106,11 +106,11 @@ class AclFiles:
 
         self._rewrite(path, change)
 
-    def remove_account(self, access_key: str) -> bool:
-        """Delete an account; False if there is none. Raises ConfigError, OSError."""
+    def remove_account(self, access_key: str) -> None:
+        """Delete an account. Raises ConfigError, also if there is none, and OSError."""
         path = self._path_of(access_key)
         if path is None:
-            return False
+            raise ConfigError(f"there is no account {access_key}")
 
         def change(content: FileContent) -> None:
             content.accounts = [
@@ -118,7 +118,6 @@ class AclFiles:
             ]
 
         self._rewrite(path, change)
-        return True
 
     def set_white(self, patterns: list[str], path: Path | None) -> None:
         """Replace the global white list of a file. Raises ConfigError, OSError."""

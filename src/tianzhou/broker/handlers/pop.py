@@ -84,8 +84,7 @@ def pop_message(deps: Deps, connection: Connection, request: Command) -> Answer:
     answer, is_more = _pop(deps, config, header, subscription)
     if answer.code == ResponseCode.SUCCESS:
         return answer
-    waiting = _waiting(connection, request, header, subscription)
-    code = _park(deps, config, connection, request, waiting)
+    code = _park(deps, config, connection, request, header, subscription)
     if code is None:
         if is_more:
             deps.polls.visible(header.topic)
@@ -410,12 +409,14 @@ def _park(
     config: BrokerConfig,
     connection: Connection,
     request: Command,
-    waiting: WaitingPop,
+    header: PopMessageRequest | NotificationRequest,
+    subscription: Subscription,
 ) -> int | None:
     """Park the request; returns None, or the response code if it cannot be parked."""
-    header, polls = waiting.header, deps.polls
+    polls, account = deps.polls, connection.account
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
+    waiting = WaitingPop(header, subscription, request.opaque, request.encoding, account)
     if not polls.has_capacity(connection, waiting, config.max_pop_polling_size):
         return ResponseCode.POLLING_FULL
     same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
@@ -424,15 +425,6 @@ def _park(
     if not polls.park(connection, header.poll_time_ms, waiting):
         return ResponseCode.POLLING_TIMEOUT
     return None
-
-
-def _waiting(
-    connection: Connection,
-    request: Command,
-    header: PopMessageRequest | NotificationRequest,
-    subscription: Subscription,
-) -> WaitingPop:
-    return WaitingPop(header, subscription, request.opaque, request.encoding, connection.account)
 
 
 def serve_waiting(deps: Deps, parked: PopParked, is_due: bool) -> bool:
@@ -481,8 +473,7 @@ def notification(deps: Deps, connection: Connection, request: Command) -> Answer
     subscription = _subscription(config, header.topic, header.expression, header.expression_type)
     if _has_message(deps, config, header, subscription):
         return _notice(has_msg=True)
-    waiting = _waiting(connection, request, header, subscription)
-    code = _park(deps, config, connection, request, waiting)
+    code = _park(deps, config, connection, request, header, subscription)
     if code is None:
         return PARKED
     return _notice(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)

@@ -182,8 +182,9 @@ def test_an_account_is_created_changed_and_deleted_in_the_file(tmp_path: Path) -
     assert set(again.rules.accounts) == {"RocketMQ", "rocketmq2", "newcomer"}
     versions = again.contents[tmp_path / "plain_acl.yml"].data_version or []
     assert [(version.counter, version.timestamp) for version in versions] == [(2, 1234)]
-    assert again.remove_account("newcomer")
-    assert not again.remove_account("newcomer")
+    again.remove_account("newcomer")
+    with pytest.raises(ConfigError, match="there is no account newcomer"):
+        again.remove_account("newcomer")
     again.set_white(["10.0.0.*"], None)
     assert len(again.rules.white) == 1
     with pytest.raises(ConfigError, match="none of the files"):

@@ -1,6 +1,7 @@
 """Administration of access control: accounts and the global white list."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
@@ -34,11 +35,20 @@ def _split(text: str | None) -> list[str] | None:
     return [piece.strip() for piece in text.split(",") if piece.strip()]
 
 
+async def _change(deps: Deps, failed: int, change: Callable[[AclFiles], None]) -> Command:
+    """Rewrite a file, in a thread. Raises RequestError with the code `failed`."""
+    files = _files(deps, failed)
+    async with deps.acl_lock:
+        try:
+            await asyncio.to_thread(change, files)
+        except (ConfigError, OSError) as e:
+            raise RequestError(failed, str(e)) from e
+    return Command(code=ResponseCode.SUCCESS)
+
+
 async def put_account(deps: Deps, _: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_ACL_CONFIG."""
     header = decode(CreateAccessConfigRequest, request.fields)
-    failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    files = _files(deps, failed)
     account = PlainAccessConfig(
         access_key=header.access_key,
         secret_key=header.secret_key,
@@ -49,42 +59,24 @@ async def put_account(deps: Deps, _: Connection, request: Command) -> Command:
         topic_perms=_split(header.topic_perms),
         group_perms=_split(header.group_perms),
     )
-    async with deps.acl_lock:
-        try:
-            await asyncio.to_thread(files.put_account, account)
-        except (ConfigError, OSError) as e:
-            raise RequestError(failed, f"account {header.access_key}: {e}") from e
-    return Command(code=ResponseCode.SUCCESS)
+    failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+    return await _change(deps, failed, lambda files: files.put_account(account))
 
 
 async def remove_account(deps: Deps, _: Connection, request: Command) -> Command:
     """DELETE_ACL_CONFIG."""
     header = decode(DeleteAccessConfigRequest, request.fields)
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
-    files = _files(deps, failed)
-    async with deps.acl_lock:
-        try:
-            removed = await asyncio.to_thread(files.remove_account, header.access_key)
-        except (ConfigError, OSError) as e:
-            raise RequestError(failed, str(e)) from e
-    if not removed:
-        raise RequestError(failed, f"there is no account {header.access_key}")
-    return Command(code=ResponseCode.SUCCESS)
+    return await _change(deps, failed, lambda files: files.remove_account(header.access_key))
 
 
 async def set_white_addresses(deps: Deps, _: Connection, request: Command) -> Command:
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
     header = decode(UpdateGlobalWhiteAddrsRequest, request.fields)
-    failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-    files = _files(deps, failed)
     path = Path(header.acl_file_full_path) if header.acl_file_full_path else None
-    async with deps.acl_lock:
-        try:
-            patterns = _split(header.global_white_addrs) or []
-            await asyncio.to_thread(files.set_white, patterns, path)
-        except (ConfigError, OSError) as e:
-            raise RequestError(failed, str(e)) from e
-    return Command(code=ResponseCode.SUCCESS)
+    patterns = _split(header.global_white_addrs) or []
+    failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+    return await _change(deps, failed, lambda files: files.set_white(patterns, path))
 
 
 def get_versions(deps: Deps, _: Connection, __: Command) -> Command:
