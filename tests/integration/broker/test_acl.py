@@ -155,8 +155,8 @@ async def test_every_attack_is_refused_over_sockets_in_both_encodings(tmp_path: 
         ]
         assert sum(counted) == refused
         asked = {"topic": "secret", "queueId": "0"}
-        told = await ask(it, attacks.ADMIN, RequestCode.GET_MAX_OFFSET, asked)
-        assert told.fields["offset"] == "1", "nothing was stored by those who may not"
+        response = await ask(it, attacks.ADMIN, RequestCode.GET_MAX_OFFSET, asked)
+        assert response.fields["offset"] == "1", "nothing was stored by those who may not"
 
 
 async def test_a_changed_file_counts_and_a_broken_one_does_not(

@@ -165,7 +165,7 @@ async def test_a_client_id_cannot_be_taken_from_another_account(tmp_path: Path) 
         assert "client id asker@1 is in use" in (taken.remark or "")
         assert (await reply(it.peer, OWNER, REPLIES)).code == ResponseCode.SUCCESS
         assert (len(owner.pushed), len(intruder.pushed)) == (1, 0)
-        # A client that connects again may have its id back, and what nobody uses is free.
+        # A client that connects again may have its id back, and an unused id is free.
         async with answering_peer(it.broker.address, success) as again:
             assert (await heartbeat(again, OWNER, "asker@1", "askers")).code == 0
             assert (await reply(it.peer, OWNER, REPLIES)).code == ResponseCode.SUCCESS
@@ -203,8 +203,8 @@ async def test_a_waiting_pull_or_pop_gets_nothing_once_the_right_is_taken_away(
 
         async def both_wait() -> bool:
             info = {"consumerGroup": "clerks", "topic": "orders", "queueId": "-1"}
-            told = await request(it.peer, OWNER, RequestCode.POLLING_INFO, info)
-            return told.fields.get("pollingNum") == "1"
+            response = await request(it.peer, OWNER, RequestCode.POLLING_INFO, info)
+            return response.fields.get("pollingNum") == "1"
 
         await eventually(both_wait, "the pop to wait")
         swapped = ACCOUNTS.replace("orders=PUB|SUB", "none=SUB").replace("other=PUB", "orders=PUB")

@@ -79,13 +79,13 @@ async def test_settings_of_topics_that_work_are_kept_and_told(tmp_path: Path) ->
             fields = topic_fields(name, 2, 2) | changed
             await it.peer.expect(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             answer = await it.peer.expect(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
-            told = decode(TopicConfig, answer.body)
-            assert told.perm == int(fields["perm"])
-            assert told.topic_sys_flag == int(fields.get("topicSysFlag", "0"))
-            assert told.order == (fields["order"] == "true")
-            assert told.filter_type == fields["topicFilterType"]
+            decoded = decode(TopicConfig, answer.body)
+            assert decoded.perm == int(fields["perm"])
+            assert decoded.topic_sys_flag == int(fields.get("topicSysFlag", "0"))
+            assert decoded.order == (fields["order"] == "true")
+            assert decoded.filter_type == fields["topicFilterType"]
             key, _, value = fields.get("attributes", "+").partition("=")
-            assert (told.attributes or {}) == ({key[1:]: value} if value else {})
+            assert (decoded.attributes or {}) == ({key[1:]: value} if value else {})
 
 
 async def test_settings_of_topics_without_effect_are_refused_with_the_reason(
@@ -188,14 +188,14 @@ async def test_settings_of_groups_that_work_are_kept_and_told(tmp_path: Path) ->
             answer = await put_group(it.peer, **changed)
             assert answer.code == ResponseCode.SUCCESS, (changed, answer.remark)
             answer = await it.peer.expect(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
-            told = json.loads(answer.body)
+            decoded = json.loads(answer.body)
             for name, value in changed.items():
                 if name == "attributes":
-                    assert told[name] == {"priority.factor": "100"}
+                    assert decoded[name] == {"priority.factor": "100"}
                 elif name == "groupRetryPolicy":
-                    assert told[name]["type"] == value["type"]
+                    assert decoded[name]["type"] == value["type"]
                 else:
-                    assert told.get(name) in (value, value or None), name
+                    assert decoded.get(name) in (value, value or None), name
 
 
 async def test_settings_of_groups_without_effect_are_refused_with_the_reason(

@@ -432,5 +432,5 @@ async def test_connected_consumers_are_told_of_a_reset(tmp_path: Path) -> None:
             )
         (queue,) = queues(0)
         assert decode(ResetOffsetBody, java.pushed[-1].body).offsets == {queue: 1}
-        (told,) = decode(ResetOffsetBodyForC, cpp.pushed[-1].body).offsets or []
-        assert (told.topic, told.queue_id, told.queue_offset) == ("t", 0, 1)
+        (decoded,) = decode(ResetOffsetBodyForC, cpp.pushed[-1].body).offsets or []
+        assert (decoded.topic, decoded.queue_id, decoded.queue_offset) == ("t", 0, 1)

@@ -247,7 +247,7 @@ async def test_what_all_groups_have_in_flight_is_bounded(
         await it.send(*(b"%d" % number for number in range(8)))
         first = await pop(it.peer)
         assert len(first) == 8
-        assert await pop(it.peer, group="other") == [], "there is room for nobody"
+        assert await pop(it.peer, group="other") == [], "the limit holds for all groups"
         waiting = asyncio.create_task(pop(it.peer, group="other", poll_ms=POLL_MS))
         await eventually(lambda: polling(it, group="other"), "a pop that waits")
         assert len(await pop(it.peer, group="ordered", order=True)) == 8, "little is kept of it"
@@ -638,9 +638,9 @@ async def test_handles_with_a_log_offset_are_taken(tmp_path: Path, *, order: boo
         assert len(str(a.handle).split()) == 9
         changed = await change(it.peer, a, LONG_MS)
         assert changed.code == ResponseCode.SUCCESS, changed.remark
-        told = decode(ChangeInvisibleTimeResponse, changed.fields)
+        decoded = decode(ChangeInvisibleTimeResponse, changed.fields)
         again = replace(
-            a.handle, pop_time_ms=told.pop_time_ms, invisible_time_ms=told.invisible_time_ms
+            a.handle, pop_time_ms=decoded.pop_time_ms, invisible_time_ms=decoded.invisible_time_ms
         )
         for each in (replace(a, handle=again), b):
             assert (await ack(it.peer, each)).code == ResponseCode.SUCCESS
@@ -671,7 +671,7 @@ async def test_a_group_must_be_allowed_to_pop(tmp_path: Path) -> None:
 
 
 async def test_the_kernel_wakes_pops_too(tmp_path: Path) -> None:
-    """Sends that pass the handlers by are told to those who wait to pop."""
+    """Sends of the fast path wake parked pops."""
     async with cluster(tmp_path) as it:
         for _ in range(3):
             await it.peer.send(TOPIC, b"x")

@@ -1,6 +1,6 @@
 """Quotas of a running broker: a changed file, floods beside others' work, broken files under load.
 
-Which request is charged to whom is tested in tests/unit/broker/quota; here the limits are seen to
+Which quota a request is charged to is tested in tests/unit/broker/quota; here the limits are seen to
 stand in the way of every request, whatever path it takes, with and without the kernel.
 """
 
@@ -213,11 +213,11 @@ async def test_a_flood_of_one_client_does_not_keep_another_from_being_served(
             while not pouring.done():
                 assert await codes_of(it, "orders", 10) == {SUCCESS: 10}
                 served += 10
-            told = await pouring
+            codes = await pouring
             assert served > 0
             # A handful passed: the bucket, and what came in while the flood lasted.
-            assert 5 <= told[SUCCESS] < 300
-            assert told[BUSY] == len(flood) - told[SUCCESS]
+            assert 5 <= codes[SUCCESS] < 300
+            assert codes[BUSY] == len(flood) - codes[SUCCESS]
 
 
 async def test_what_wants_no_answer_is_dropped_above_the_limit(tmp_path: Path) -> None:
@@ -311,9 +311,11 @@ async def test_a_broken_file_swapped_in_under_load_changes_nothing_and_is_shoute
             for broken in ("topics: [", "topics: [{topic: orders}", "topcis: []", "\0\1\2"):
                 caplog.clear()
                 put(tmp_path, broken)
-                await eventually(lambda: shouted in caplog.text, "the broken file is told")
+                await eventually(lambda: shouted in caplog.text, "the error about the broken file")
             (tmp_path / "quota.yml").unlink()
-            await eventually(lambda: "cannot be read" in caplog.text, "the missing file is told")
+            await eventually(
+                lambda: "cannot be read" in caplog.text, "the error about the missing file"
+            )
         finally:
             stop.set()
             await asyncio.gather(*loads)

@@ -78,7 +78,7 @@ def request(
 
 
 def said_by(command: Command) -> str:
-    """All that whoever sent a request has said in it."""
+    """All texts of a request."""
     return " ".join([*command.fields.values(), bytes(command.body).decode()])
 
 
@@ -104,11 +104,11 @@ def without_signature() -> Command:
 
 
 WRONG = acl.Credentials("plain-account", "another-key")
-NOBODY = acl.Credentials("nobody-here", SECRET_KEY)
+UNKNOWN_ACCOUNT = acl.Credentials("unknown-account", SECRET_KEY)
 NOT_RIGHT = "account plain-account or its signature is not right"
 
 Attack = tuple[Command, str]
-"""A request, and what it must be told."""
+"""A request, and what the refusal must say."""
 
 
 def attacks(place_of: Callable[[str], int]) -> dict[str, Attack]:
@@ -119,8 +119,8 @@ def attacks(place_of: Callable[[str], int]) -> dict[str, Attack]:
         "no signature": (without_signature(), NOT_RIGHT),
         "wrong secret": (request(RequestCode.SEND_MESSAGE, by=WRONG, topic="published"), NOT_RIGHT),
         "unknown account": (
-            request(RequestCode.SEND_MESSAGE, by=NOBODY, topic="published"),
-            "account nobody-here or its signature is not right",
+            request(RequestCode.SEND_MESSAGE, by=UNKNOWN_ACCOUNT, topic="published"),
+            "account unknown-account or its signature is not right",
         ),
         "body changed": (tampered(), NOT_RIGHT),
         "signature of another request": (replayed(), NOT_RIGHT),

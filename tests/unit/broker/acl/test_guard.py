@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.acl.attacks import (
     ACCOUNTS,
     ADMIN,
-    NOBODY,
+    UNKNOWN_ACCOUNT,
     PLAIN,
     READER,
     SECRET_KEY,
@@ -85,7 +85,7 @@ def test_what_is_granted_passes(command: Command) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_refused_logged_and_told_without_leaking(
+def test_an_attack_is_refused_and_logged_without_leaking(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     command, expected = ATTACKS[name]
@@ -100,10 +100,10 @@ def test_an_attack_is_refused_logged_and_told_without_leaking(
 
 def test_a_stranger_cannot_tell_an_unknown_account_from_a_wrong_secret() -> None:
     known = why_refused(request(RequestCode.GET_MAX_OFFSET, by=WRONG, topic="t"))
-    unknown = why_refused(request(RequestCode.GET_MAX_OFFSET, by=NOBODY, topic="t"))
+    unknown = why_refused(request(RequestCode.GET_MAX_OFFSET, by=UNKNOWN_ACCOUNT, topic="t"))
     assert known is not None
     assert unknown is not None
-    assert known.replace("plain-account", "?") == unknown.replace("nobody-here", "?")
+    assert known.replace("plain-account", "?") == unknown.replace("unknown-account", "?")
 
 
 @pytest.mark.parametrize("peer", ["10.1.1.77:1", "[::ffff:10.1.1.77]:1"])

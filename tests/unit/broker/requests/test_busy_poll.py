@@ -14,7 +14,7 @@ from tianzhou.broker.requests.busy_poll import (
 
 
 class Loop:
-    """Time, and what is to be done in the next turn."""
+    """Time, and the callbacks of the next loop iteration."""
 
     def __init__(self, processor_count: int = 2) -> None:
         self.now_s = 100.0

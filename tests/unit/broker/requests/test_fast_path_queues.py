@@ -12,12 +12,12 @@ PAIRS: dict[str, object] = {
     "mappedFileSizeConsumeQueue": 20 * 10_000,
     "messageIndexEnable": "false",
 }
-"""Files in which there is room, so that only queues can run out of it."""
+"""Log files with space, so that only queue files fill up."""
 
 
 @pytest.fixture(autouse=True)
 def _all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is done in a turn must not depend on how fast this machine is."""
+    """The work of a loop iteration must not depend on the speed of the machine."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
 
