@@ -6,10 +6,10 @@ import pytest
 from tests.unit.broker.acl.attacks import (
     ACCOUNTS,
     ADMIN,
-    UNKNOWN_ACCOUNT,
     PLAIN,
     READER,
     SECRET_KEY,
+    UNKNOWN_ACCOUNT,
     WRONG,
     attacks,
     request,
