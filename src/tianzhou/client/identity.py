@@ -52,12 +52,11 @@ class UniqueIds:
     """
 
     __slots__ = (
-        "_counter", "_month_end_ms", "_month_start_ms", "_now_ms", "_pid", "_prefix", "_start",
+        "_counter", "_month_end_ms", "_month_start_ms", "_now_ms", "_prefix", "_start",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._begin()
+        self.renew()
 
     def next(self) -> str:
         """A new id."""
@@ -85,12 +84,8 @@ class UniqueIds:
             self._go_on(self._now_ms + 1)
 
     def renew(self) -> None:
-        """Begin anew in a forked process."""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        parts = UniqueId(local_address(), self._pid, secrets.randbits(32), 0, 0)
+        """Begin again, as a forked child must."""
+        parts = UniqueId(local_address(), os.getpid(), secrets.randbits(32), 0, 0)
         self._prefix = encode_unique_id(parts)[:-12]
         self._counter = count()
         now_ms = time.time_ns() // 1_000_000

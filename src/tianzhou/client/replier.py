@@ -16,9 +16,10 @@ again would not help.
 """
 
 import logging
+from dataclasses import replace
 from typing import Unpack
 
-from tianzhou.client.consumer.callbacks import BatchHandler, BoundHandler, Handler, bind
+from tianzhou.client.consumer.callbacks import BoundHandler
 from tianzhou.client.consumer.push import PushConsumer
 from tianzhou.client.group.settings import PushOptions
 from tianzhou.client.message import ReceivedMessage
@@ -41,31 +42,18 @@ class Replier(PushConsumer):
         # The producer gets the settings of all clients, and defaults for its own.
         self._producer = Producer(group, settings=self._settings)
 
-    def subscribe(
-        self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
+    def _subscribe(
+        self, topic: str, tags: str, sql: str | None, handler: BoundHandler | None
     ) -> None:
-        """Reply to the requests of a topic; see `PushConsumer.subscribe`. Raises ConfigError."""
         if handler is None:
             raise ConfigError(f"topic {topic}: a replier needs a handler, which returns the reply")
-        bound = bind(topic, handler, takes_list=False, batch_size=1)
+        if handler.takes_list:
+            raise ConfigError(f"topic {topic}: requests are handled one by one, not in batches")
 
         async def answer(message: ReceivedMessage) -> object:
-            return await self._answer(bound, message)
+            return await self._answer(handler, message)
 
-        super().subscribe(topic, answer, tags=tags, sql=sql)
-
-    def subscribe_batches(
-        self,
-        topic: str,
-        handler: BatchHandler,
-        *,
-        size: int | None = None,
-        tags: str = "*",
-        sql: str | None = None,
-    ) -> None:
-        """Not supported: raises ConfigError."""
-        del handler, size, tags, sql
-        raise ConfigError(f"topic {topic}: requests are handled one by one, not in batches")
+        super()._subscribe(topic, tags, sql, replace(handler, call=answer, is_async=True))
 
     async def start(self) -> None:
         """Join the group and begin; see `PushConsumer.start`."""

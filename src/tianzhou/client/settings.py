@@ -7,7 +7,7 @@ is an error that names the nearest known one.
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import UnionType
@@ -163,6 +163,12 @@ def _addresses(text: str, where: str) -> tuple[str, ...]:
         raise ConfigError(f"{where}: {e}") from e
 
 
+def nearest_hint(name: str, known: Sequence[str]) -> str:
+    """The end of an error message about an unknown name."""
+    nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f", did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+
+
 S = TypeVar("S", bound=ClientSettings)
 
 
@@ -181,8 +187,6 @@ def settings_from(kind: type[S], base: ClientSettings | None, options: Mapping[s
     known = [field.name for field in dataclasses.fields(kind)]
     for name in options:
         if name not in known:
-            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f", did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
-            raise ConfigError(f"unknown setting {name}{hint}")
+            raise ConfigError(f"unknown setting {name}{nearest_hint(name, known)}")
     values = {name: getattr(base, name) for name in known if hasattr(base, name)} if base else {}
     return kind(**values | dict(options))

@@ -89,7 +89,7 @@ def test_a_setting_that_cannot_be(option: dict[str, Any], says: str) -> None:
         ("orders", None, {}, "the body is empty"),
         ("orders", 5, {}, "a body is bytes or text, not int"),
         ("orders", {"id": 1}, {}, r"Message\.json"),
-        ("orders", b"x", {"tag": "a"}, "no option tag; did you mean tags"),
+        ("orders", b"x", {"tag": "a"}, "no option tag, did you mean tags"),
         ("orders", b"x", {"colour": "a"}, "no option colour; known are tags"),
         ("orders", b"x", {"tags": ["a"]}, "tags is .*; it takes a text"),
         ("orders", b"x", {"keys": 5}, "keys is 5; it takes a text, or a list"),

@@ -13,6 +13,8 @@ from tianzhou.client.message import Message
 from tianzhou.client.sending.send_request import SendResult
 from tianzhou.client.sending.settings import ProducerSettings
 
+_Entry = tuple[Message, str, asyncio.Future[SendResult], float]
+
 
 @dataclass(slots=True)
 class LingerBatch:
@@ -21,15 +23,10 @@ class LingerBatch:
     topic: str
     """On the wire."""
     wait_stored: bool
-    messages: list[Message] = field(default_factory=list[Message])
+    entries: list[_Entry] = field(default_factory=list[_Entry])
+    """Message, unique id, future and deadline (on the loop's clock) of each message."""
     pieces: list[bytes] = field(default_factory=list[bytes])
     """The encoded items in pieces; joined they are the body of the batch."""
-    unique_ids: list[str] = field(default_factory=list[str])
-    futures: list[asyncio.Future[SendResult]] = field(
-        default_factory=list[asyncio.Future[SendResult]]
-    )
-    deadlines_s: list[float] = field(default_factory=list[float])
-    """The deadline of each message, on the loop's clock."""
     size_bytes: int = 0
     send_at_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
@@ -38,19 +35,19 @@ class LingerBatch:
     @property
     def last_deadline_s(self) -> float:
         """The batch is not retried after it."""
-        return max(self.deadlines_s)
+        return max(deadline_s for _, _, _, deadline_s in self.entries)
 
     def overdue(self, now_s: float) -> list[asyncio.Future[SendResult]]:
         """The futures without a result whose deadline has passed."""
         return [
             future
-            for future, deadline_s in zip(self.futures, self.deadlines_s, strict=True)
+            for _, _, future, deadline_s in self.entries
             if deadline_s <= now_s and not future.done()
         ]
 
     def next_deadline_s(self, now_s: float) -> float:
         """The next deadline, or the last one if all have passed."""
-        coming = [deadline_s for deadline_s in self.deadlines_s if deadline_s > now_s]
+        coming = [deadline_s for _, _, _, deadline_s in self.entries if deadline_s > now_s]
         return min(coming, default=self.last_deadline_s)
 
 
@@ -89,13 +86,10 @@ class LingerBatches:
             batch.send_at_s = loop.time() + self._linger_s
             batch.timer = loop.call_at(batch.send_at_s, self._send_batch, key)
         future: asyncio.Future[SendResult] = loop.create_future()
-        batch.messages.append(message)
+        batch.entries.append((message, unique_id, future, deadline_s))
         batch.pieces += pieces
-        batch.unique_ids.append(unique_id)
-        batch.futures.append(future)
-        batch.deadlines_s.append(deadline_s)
         batch.size_bytes += size_bytes
-        if len(batch.futures) >= self._batch_count or deadline_s <= batch.send_at_s:
+        if len(batch.entries) >= self._batch_count or deadline_s <= batch.send_at_s:
             self._send_batch(key)
         return future
 

@@ -94,8 +94,6 @@ class SendPipeline(Lifetime):
         )
         self._telemetry = telemetry_of(self.settings, self._group)
         self._wire_topics: dict[str, str] = {}
-        self._batch_topics: dict[str, str] = {}
-        """Topics on the wire of messages that may be batched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
 
@@ -325,66 +323,31 @@ class SendPipeline(Lifetime):
 
     # -- linger ------------------------------------------------------------------------------------
 
-    def _add_to_batch_now(
-        self, batches: LingerBatches, message: Message, limit: TimeLimit
-    ) -> asyncio.Future[SendResult] | None:
-        """Add a message to its batch; None if that needs to wait or to be observed."""
-        in_flight = self._in_flight
-        topic = self._batch_topics.get(message.topic)
-        if (
-            topic is None or in_flight.is_full or not self._running or self._telemetry is not None
-            or message.delay_level or message.delay is not None or message.deliver_at is not None
-        ):  # fmt: skip
-            return None
-        unique_id = unique_ids.next()
-        pieces = send_request.item_pieces(message, unique_id, self._namespace)
-        size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
-        if size_bytes > self.settings.batch_bytes:
-            return None
-        in_flight.add(size_bytes)
-        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
-
-    async def _add_to_batch(
-        self, batches: LingerBatches, message: Message, limit: TimeLimit
-    ) -> asyncio.Future[SendResult]:
-        """The same, waiting for capacity and observed by telemetry."""
-        self._check_running()
-        topic = self._batch_topics[message.topic] = self._wire_topic(message.topic)
-        unique_id = unique_ids.next()
-        pieces = send_request.item_pieces(message, unique_id, self._namespace)
-        if sum(map(len, pieces)) > self.settings.batch_bytes:
-            return await self._start_send(message, self._submitted_rule, limit)
-        if self._telemetry is not None:
-            message = self._telemetry.created(message)
-            pieces = send_request.item_pieces(message, unique_id, self._namespace)
-        size_bytes = sum(map(len, pieces))
-        await self._acquire_capacity(size_bytes, limit)
-        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
-
     async def _send_linger_batch(self, batch: LingerBatch) -> None:
         """Send until the last deadline; a message whose own deadline passes fails before."""
+        messages, ids, futures, _ = zip(*batch.entries, strict=True)
         last_s = batch.last_deadline_s
         left_ms = max(round((last_s - asyncio.get_running_loop().time()) * 1000), 1)
         self._watch_deadlines(batch)
         try:
             out = send_request.outgoing_batch(
-                batch.topic, batch.pieces, batch.unique_ids, self.settings,
+                batch.topic, batch.pieces, ids, self.settings,
                 wait_stored=batch.wait_stored,
             )  # fmt: skip
             limit = TimeLimit(left_ms, last_s)
-            results = await self._send_batch(out, batch.messages, limit)
+            results = await self._send_batch(out, messages, limit)
         except BaseException as error:
-            fail(batch.futures, error)
+            fail(futures, error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
-            for future, result in zip(batch.futures, results, strict=True):
+            for future, result in zip(futures, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:
             if batch.timer is not None:
                 batch.timer.cancel()
-            self._in_flight.remove(batch.size_bytes, len(batch.futures))
+            self._in_flight.remove(batch.size_bytes, len(futures))
 
     def _watch_deadlines(self, batch: LingerBatch) -> None:
         """Fail the messages whose deadline has passed, and schedule the next deadline.
@@ -397,7 +360,7 @@ class SendPipeline(Lifetime):
             future.set_exception(
                 SendTimeout(
                     f"topic {batch.topic}, group {self._group}: the batch of "
-                    f"{len(batch.futures)} messages has no response, and the time is up",
+                    f"{len(batch.entries)} messages has no response, and the time is up",
                     try_count=1, retriable=True,
                 )
             )  # fmt: skip

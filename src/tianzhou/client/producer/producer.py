@@ -23,11 +23,10 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import TypedDict, Unpack, overload
 
-from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.retry_policy import NO_RETRY, RetryRule
+from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.producer import request_reply as request
@@ -44,6 +43,7 @@ from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
 from tianzhou.client.sending.retrying import TimeLimit
 from tianzhou.client.sending.send_request import SendResult
+from tianzhou.client.settings import nearest_hint
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
     MessageRefused,
@@ -183,11 +183,10 @@ class Producer(SendPipeline):
         """
         self._check_running()
         limit = self._limit(timeout_ms)
-        if queue is not None or select is not None:
-            queue = await self._chosen(message, queue, select, limit)
+        chosen = await self._chosen_or_none(message, queue, select, limit)
         carrier: dict[str, str] = {}
         with self._telemetry.sending_oneway(message, carrier) if self._telemetry else nullcontext():
-            await self._sender.oneway(self._outgoing(message, carrier), limit, queue)
+            await self._sender.oneway(self._outgoing(message, carrier), limit, chosen)
 
     async def send_many(
         self,
@@ -287,12 +286,13 @@ class Producer(SendPipeline):
         hub.replies[correlation_id] = waiter
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._register_for_replies(hub, message.topic)
+                # Register with the brokers of the topic; they could not push a reply otherwise.
+                wire_topic = self._wire_topic(message.topic)
+                await self._sender.route(wire_topic)
+                await hub.ensure_registered(wire_topic)
                 extra = request.request_properties(correlation_id, hub.client_id, timeout_ms)
                 limit = self._limit(timeout_ms)
-                chosen = None
-                if queue is not None or select is not None:
-                    chosen = await self._chosen(message, queue, select, limit)
+                chosen = await self._chosen_or_none(message, queue, select, limit)
                 await self._send(message, limit, chosen, extra)
                 pushed = await waiter
         except TimeoutError:
@@ -325,7 +325,10 @@ class Producer(SendPipeline):
         message = Message(topic, body, **options)
         wanted_ms = timeout_ms or self.settings.send_timeout_ms
         limit = self._limit(request.reply_timeout_ms(to, wanted_ms))
-        queue = await self._queue_of_broker(topic, to.broker_name, limit)
+        self._check_running()
+        route = await self._sender.route_within(topic, limit)
+        # The broker of the request knows the requester; any queue will do if it lacks the topic.
+        queue = next((each for each in route.writable if each.broker_name == to.broker_name), None)
         try:
             return await self._send(message, limit, queue, extra)
         except ReplyUndeliverable as error:
@@ -335,20 +338,6 @@ class Producer(SendPipeline):
             )  # fmt: skip
             return None
 
-    async def _register_for_replies(self, hub: Hub, topic: str) -> None:
-        """Register with the brokers of a topic; otherwise they could not push a reply."""
-        wire_topic = self._wire_topic(topic)
-        await self._sender.route(wire_topic)
-        await hub.ensure_registered(wire_topic)
-
-    async def _queue_of_broker(
-        self, topic: str, broker_name: str, limit: TimeLimit
-    ) -> Queue | None:
-        """A queue on the broker that knows the requester; None if it does not have the topic."""
-        self._check_running()
-        route = await self._sender.route_within(topic, limit)
-        return next((each for each in route.writable if each.broker_name == broker_name), None)
-
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues of a topic that messages can be sent to. Raises RouteNotFound."""
         self._check_running()
@@ -357,12 +346,13 @@ class Producer(SendPipeline):
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _chosen(
+    async def _chosen_or_none(
         self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
-    ) -> Queue:
+    ) -> Queue | None:
         """The queue that the program chose, with the topic's name on the wire."""
-        (chosen,) = await self._all_chosen((message,), queue, select, limit)
-        return chosen
+        if queue is None and select is None:
+            return None
+        return (await self._all_chosen((message,), queue, select, limit))[0]
 
     async def _all_chosen(
         self,
@@ -371,7 +361,7 @@ class Producer(SendPipeline):
         select: Selector | None,
         limit: TimeLimit,
     ) -> list[Queue]:
-        """The same for many messages. Raises MessageRefused for a queue of another topic."""
+        """The chosen queues of messages. Raises MessageRefused for a queue of another topic."""
         self._check_running()
         if queue is not None:
             return [self._wire_queue(each, queue) for each in messages]
@@ -409,13 +399,24 @@ class Producer(SendPipeline):
     ) -> asyncio.Future[SendResult]:
         """Add a message to its batch, or send it to any queue; the future gives its result."""
         batches = self._batches
-        if batches is not None:
-            future = self._add_to_batch_now(batches, message, limit)
-            if future is not None:
-                return future
-            if send_request.may_batch(message):
-                return await self._add_to_batch(batches, message, limit)
-        return await self._start_send(message, rule, limit)
+        if batches is None or not send_request.may_batch(message):
+            return await self._start_send(message, rule, limit)
+        self._check_running()
+        unique_id = unique_ids.next()
+        pieces = send_request.item_pieces(message, unique_id, self._namespace)
+        size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
+        if size_bytes > self.settings.batch_bytes:
+            return await self._start_send(message, rule, limit)
+        if self._telemetry is not None:
+            message = self._telemetry.created(message)
+            pieces = send_request.item_pieces(message, unique_id, self._namespace)
+            size_bytes = sum(map(len, pieces))
+        topic = self._wire_topics.get(message.topic) or self._wire_topic(message.topic)
+        if self._in_flight.is_full:
+            await self._acquire_capacity(size_bytes, limit)
+        else:
+            self._in_flight.add(size_bytes)
+        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
     async def _start_chosen(
         self,
@@ -426,11 +427,11 @@ class Producer(SendPipeline):
         limit: TimeLimit,
     ) -> asyncio.Future[SendResult]:
         """Send to a chosen queue; the selector is called again if that queue does not exist."""
-        chosen = await self._chosen(message, queue, select, limit)
+        (chosen,) = await self._all_chosen((message,), queue, select, limit)
 
         async def reselect(refused: QueueNotFound) -> Queue:
             await self._sender.refresh_route(chosen.topic, limit.deadline_s)
-            again = await self._chosen(message, None, select, limit)
+            (again,) = await self._all_chosen((message,), None, select, limit)
             if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
                 raise refused
             return again
@@ -496,7 +497,5 @@ def message_of(
         return message
     for name in options:
         if name not in _OPTIONS:
-            nearest = get_close_matches(name, _OPTIONS, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(_OPTIONS)}"
-            raise MessageRefused(f"send has no option {name}; {hint}")
+            raise MessageRefused(f"send has no option {name}{nearest_hint(name, _OPTIONS)}")
     return Message(message, b"" if body is None else body, **options)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from tianzhou.client.loop_thread import loop_thread
 
@@ -107,6 +107,13 @@ def blocking(
         return loop_thread.run(_bound(method, self)(*args, **kwargs))
 
     return call
+
+
+def unchanged(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """A method that calls other public methods only, which block if `self` is a blocking client."""
+    return cast("Callable[Concatenate[BlockingClient[C], P], T]", method)
 
 
 def on_loop(

@@ -1,12 +1,11 @@
 """Blocking consumers; see `tianzhou.client.consumer` and `tianzhou.client.pop`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import ClassVar, TypeVar, Unpack
 
 from tianzhou.client import replier
 from tianzhou.client.consumer import group_member, lite_pull, push
-from tianzhou.client.consumer.callbacks import BatchHandler, Handler
 from tianzhou.client.group import membership
 from tianzhou.client.group.settings import LitePullOptions, PushOptions, SimpleOptions
 from tianzhou.client.loop_thread import loop_thread
@@ -21,10 +20,9 @@ from tianzhou.client.sync.base import (
     in_background,
     on_loop,
     subscribing,
+    unchanged,
 )
 
-H = TypeVar("H", bound=Handler)
-B = TypeVar("B", bound=BatchHandler)
 M_co = TypeVar("M_co", bound=membership.Membership, covariant=True)
 G_co = TypeVar("G_co", bound=group_member.GroupMember, covariant=True)
 
@@ -63,26 +61,8 @@ class PushConsumer(BlockingGroupMember[push.PushConsumer]):
     ) -> None:
         super().__init__(lambda: self._kind(group, settings=settings, **options))
 
-    def handler(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[H], H]:
-        """Decorator: subscribe a function to a topic; it is called with one message."""
-
-        def register(call: H) -> H:
-            self.subscribe(topic, call, tags=tags, sql=sql)
-            return call
-
-        return register
-
-    def batch_handler(
-        self, topic: str, *, size: int | None = None, tags: str = "*", sql: str | None = None
-    ) -> Callable[[B], B]:
-        """Decorator: subscribe a function; it is called with a list of at most `size` messages."""
-
-        def register(call: B) -> B:
-            self.subscribe_batches(topic, call, size=size, tags=tags, sql=sql)
-            return call
-
-        return register
-
+    handler = unchanged(push.PushConsumer.handler)
+    batch_handler = unchanged(push.PushConsumer.batch_handler)
     subscribe = subscribing(push.PushConsumer.subscribe)
     subscribe_batches = subscribing(push.PushConsumer.subscribe_batches)
     unsubscribe = subscribing(push.PushConsumer.unsubscribe)
