@@ -337,7 +337,7 @@ def test_an_outbox_and_tokens_are_compared_with_the_log(
     handled = TokenTable()
     handled.create(connection)
     for token in ("m1", "m3", "m99", "unknown"):
-        handled.claim(connection, "readers", token, time.time_ns() // 1_000_000)
+        handled.claim(connection, "readers", token)
     connection.commit()
     connection.close()
     given = {

@@ -1,15 +1,17 @@
 """Process queues against plain models: a set of unfinished offsets, and a list with a mark."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, OrderedQueue
+from tianzhou.client.message import ReceivedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FakeMessage:
     queue_offset: int
     size_bytes: int
 
@@ -18,11 +20,11 @@ SIZES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 100)), max_size=8)
 """Distance to the message before (a filter leaves gaps) and size, for each message of a pull."""
 
 
-def pulled(next_offset: int, sizes: list[tuple[int, int]]) -> list[Held]:
-    messages: list[Held] = []
+def pulled(next_offset: int, sizes: list[tuple[int, int]]) -> list[ReceivedMessage]:
+    messages: list[ReceivedMessage] = []
     for distance, size_bytes in sizes:
         next_offset += distance
-        messages.append(Held(next_offset - 1, size_bytes))
+        messages.append(cast("ReceivedMessage", FakeMessage(next_offset - 1, size_bytes)))
     return messages
 
 
@@ -31,8 +33,8 @@ class ConcurrentModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = ConcurrentQueue[Held](0, 0)
-        self.out: list[Batch[Held]] = []
+        self.queue = ConcurrentQueue(0, 0)
+        self.out: list[Batch] = []
         self.unfinished: dict[int, int] = {}
 
     @rule(sizes=SIZES, batch_size=st.integers(1, 5), skipped=st.integers(0, 3))
@@ -69,12 +71,6 @@ class ConcurrentModel(RuleBasedStateMachine):
         if not rest:
             self.out.remove(batch)
 
-    @rule()
-    def clear(self) -> None:
-        self.queue.clear()
-        self.unfinished.clear()
-        self.out.clear()
-
     @invariant()
     def agrees(self) -> None:
         queue = self.queue
@@ -90,8 +86,8 @@ class OrderedModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = OrderedQueue[Held](0, 0)
-        self.messages: list[Held] = []
+        self.queue = OrderedQueue(0, 0)
+        self.messages: list[ReceivedMessage] = []
         self.committed = 0
         self.taken = 0
 
@@ -105,7 +101,7 @@ class OrderedModel(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def take(self, count: int) -> None:
-        batch = self.queue.take(count, 1)
+        batch = self.queue.next_messages(count, 1)
         assert batch == self.messages[self.taken : self.taken + count]
         self.taken += len(batch)
 
@@ -130,7 +126,7 @@ class OrderedModel(RuleBasedStateMachine):
         left = self.messages[self.committed :]
         assert self.queue.message_count == len(left)
         assert self.queue.size_bytes == sum(each.size_bytes for each in left)
-        assert list(self.queue.taken) == self.messages[self.committed : self.taken]
+        assert self.queue.uncommitted == self.messages[self.committed : self.taken]
         expected = left[0].queue_offset if left else self.queue.next_offset
         assert self.queue.progress == expected
 

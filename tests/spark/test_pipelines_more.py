@@ -147,8 +147,8 @@ def test_handled_tokens_are_compared_with_the_log(
     table = TokenTable()
     table.create(connection)
     for token in ("a", "c", "z"):
-        table.claim(connection, "clerks", token, wall_ms())
-    table.claim(connection, "others", "b", wall_ms())
+        table.claim(connection, "clerks", token)
+    table.claim(connection, "others", "b")
     connection.commit()
     connection.close()
     given = {

@@ -64,9 +64,9 @@ class Replier(PushConsumer):
             await self._producer.close()
             raise
 
-    async def _close_running(self) -> None:
+    async def _stop(self) -> None:
         try:
-            await super()._close_running()
+            await super()._stop()
         finally:
             await self._producer.close()
 

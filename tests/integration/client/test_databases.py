@@ -305,9 +305,9 @@ def test_a_small_cache_forgets_the_oldest() -> None:
 
 
 def test_a_strange_connection_or_table_is_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match="is not understood"):
+    with pytest.raises(ConfigError, match="is not supported"):
         TokenTable().create(object())
-    with pytest.raises(ConfigError, match="no name of a table"):
+    with pytest.raises(ConfigError, match="not a valid table name"):
         TokenTable("tokens; DROP TABLE work")
 
 

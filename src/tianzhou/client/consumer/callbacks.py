@@ -13,11 +13,11 @@ or a coroutine function, run on the event loop. What it returns decides:
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, cast
+from typing import cast
 
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.observe.telemetry import Telemetry
@@ -98,53 +98,42 @@ def bind(
 class Caller:
     """Calls the handlers of a group and logs their failures, rate limited by kind."""
 
-    def __init__(self, group: str, executor: Executor) -> None:
+    def __init__(self, group: str, executor: Executor, telemetry: Telemetry | None) -> None:
         self._group = group
         self._executor = executor
+        self._telemetry = telemetry
         self._repeats = RepeatedFailures()
         self.tracer: Tracer | None = None
         """Set if calls are traced."""
-        self.telemetry: Telemetry | None = None
-        """Set if calls have spans and metrics."""
 
-    def call(
-        self, handler: BoundHandler, messages: list[ReceivedMessage]
-    ) -> Coroutine[Any, Any, Outcome]:
+    async def call(self, handler: BoundHandler, messages: list[ReceivedMessage]) -> Outcome:
         """Call a handler; never raises, unless it is cancelled."""
-        if self.tracer is not None:
-            return self._traced(self.tracer, handler, messages)
-        return self._call(handler, messages)
-
-    async def _call(self, handler: BoundHandler, messages: list[ReceivedMessage]) -> Outcome:
+        handling = self.tracer.begin(messages) if self.tracer is not None else None
         try:
-            if self.telemetry is None:
+            if self._telemetry is None:
                 returned = await handler.run(messages, self._executor)
             else:
-                with self.telemetry.processing(handler.topic, messages):
+                with self._telemetry.processing(handler.topic, messages):
                     returned = await handler.run(messages, self._executor)
         except Exception as error:  # noqa: BLE001 - any error means redelivery
             self._log_failure(handler, messages, error)
-            return Outcome(Later(), error=error)
-        return outcome_of(returned)
-
-    async def _traced(
-        self, tracer: Tracer, handler: BoundHandler, messages: list[ReceivedMessage]
-    ) -> Outcome:
-        handling = tracer.begin(messages)
-        outcome = await self._call(handler, messages)
-        handling.end(_traced_return(outcome))
+            outcome = Outcome(Later(), error=error)
+        else:
+            outcome = outcome_of(returned)
+        if handling is not None:
+            handling.end(_traced_return(outcome))
         return outcome
 
     def _log_failure(
         self, handler: BoundHandler, messages: list[ReceivedMessage], error: Exception
     ) -> None:
         now_s = asyncio.get_running_loop().time()
-        untold = self._repeats.note((handler.topic, type(error)), now_s)
-        if untold is None:
+        suppressed = self._repeats.note((handler.topic, type(error)), now_s)
+        if suppressed is None:
             return
         log.warning(
             "group %s, topic %s: the handler failed with message %s%s",
-            self._group, handler.topic, messages[0].msg_id, and_more(untold), exc_info=error,
+            self._group, handler.topic, messages[0].msg_id, and_more(suppressed), exc_info=error,
         )  # fmt: skip
 
 

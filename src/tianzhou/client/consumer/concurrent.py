@@ -12,7 +12,6 @@ import copy
 import logging
 from collections.abc import Callable
 from itertools import groupby
-from typing import cast
 
 import msgspec
 
@@ -30,9 +29,6 @@ log = logging.getLogger(__name__)
 MAX_RECONSUME_TIMES = 16
 _EXPIRED_DELAY_LEVEL = 3
 
-State = ConcurrentQueue[ReceivedMessage]
-Work = tuple[HeldQueue, Batch[ReceivedMessage]]
-
 
 def again(message: ReceivedMessage) -> ReceivedMessage:
     """A copy of the message with its delivery counter increased."""
@@ -43,15 +39,13 @@ def again(message: ReceivedMessage) -> ReceivedMessage:
     return tried
 
 
-def state_of(held: HeldQueue) -> State:
-    return cast("State", held.state)
-
-
 def cut_by_topic(
-    state: State, messages: list[ReceivedMessage], batch_size_of: Callable[[str], int]
-) -> list[Batch[ReceivedMessage]]:
+    state: ConcurrentQueue,
+    messages: list[ReceivedMessage],
+    batch_size_of: Callable[[str], int],
+) -> list[Batch]:
     """Add messages of a retry topic to its queue, in batches of one original topic each."""
-    batches: list[Batch[ReceivedMessage]] = []
+    batches: list[Batch] = []
     for topic, run in groupby(messages, key=lambda each: each.topic):
         batches += state.put(list(run), batch_size_of(topic))
     return batches
@@ -70,17 +64,12 @@ class Redelivery:
         try:
             await self._calls.send_back(message, delay_level, self._times_max)
         except TianzhouError as error:
-            return await self._resend(message, error)
-        return True
-
-    async def _resend(self, message: ReceivedMessage, why: TianzhouError) -> bool:
+            why = error
+        else:
+            return True
+        times = message.reconsume_times
         try:
-            await self._calls.resend(
-                message,
-                delay_level=3 + message.reconsume_times,
-                reconsume_count=message.reconsume_times + 1,
-                max_reconsume_times=self._times_max,
-            )
+            await self._calls.resend(message, 3 + times, times + 1, self._times_max)
         except TianzhouError as error:
             log.warning(
                 "group %s, message %s: not sent back (%s), not sent to the retry topic (%s)",
@@ -89,25 +78,15 @@ class Redelivery:
             return False
         return True
 
-    async def send_back_all(
-        self, messages: list[ReceivedMessage], delay_level: int
-    ) -> list[ReceivedMessage]:
-        """Send all back; returns those that failed."""
-        results = await asyncio.gather(*(self.send_back(each, delay_level) for each in messages))
-        return [each for each, sent in zip(messages, results, strict=True) if not sent]
-
 
 async def apply_outcome(
-    held: HeldQueue,
-    batch: Batch[ReceivedMessage],
-    outcome: Outcome,
-    redelivery: Redelivery | None,
+    held: HeldQueue, batch: Batch, outcome: Outcome, redelivery: Redelivery | None
 ) -> bool:
     """Apply the outcome of a batch; False if a part of it must be retried here.
 
     Without redelivery (broadcasting) failed messages are dropped.
     """
-    state = state_of(held)
+    state = held.concurrent
     later = outcome.later
     if later is None:
         state.finish(batch, steady_ms())
@@ -117,16 +96,17 @@ async def apply_outcome(
         log.warning("queue %s: %d messages failed and are dropped", held.queue, len(failed))
         state.finish(batch, steady_ms())
         return True
-    rest = await redelivery.send_back_all(failed, later.delay_level)
+    sent = await asyncio.gather(*(redelivery.send_back(each, later.delay_level) for each in failed))
+    rest = [again(each) for each, is_sent in zip(failed, sent, strict=True) if not is_sent]
     if batch.finished or held.state.dropped:
         return True
-    state.retain(batch, [again(each) for each in rest], steady_ms())
+    state.retain(batch, rest, steady_ms())
     return not rest
 
 
 async def send_back_overdue(held: HeldQueue, redelivery: Redelivery, timeout_ms: int) -> None:
     """Send back the messages of handlers that run too long, which unblocks the queue."""
-    state = state_of(held)
+    state = held.concurrent
     for batch in state.overdue(steady_ms(), timeout_ms):
         log.warning(
             "queue %s, message %s: the handler runs for over %d ms, the message is sent back",

@@ -13,6 +13,7 @@ until the member is closed.
 import asyncio
 import logging
 from abc import abstractmethod
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -29,7 +30,7 @@ from tianzhou.client.consumer.offsets import (
 )
 from tianzhou.client.consumer.process_queue import FlowLimits, ProcessQueue, limits_per_queue
 from tianzhou.client.consumer.rates import Rates
-from tianzhou.client.group.broker_calls import PullLimits, PullResult, PullStatus
+from tianzhou.client.group.broker_calls import BrokerCalls, PullLimits, PullResult, PullStatus
 from tianzhou.client.group.membership import Membership, success
 from tianzhou.client.group.rebalance import shares
 from tianzhou.client.group.settings import ConsumerSettings
@@ -71,7 +72,8 @@ class GroupMember(Membership):
         self._base = settings
         self._retry_topic = RETRY_TOPIC_PREFIX + self._wire_group
         self._held: dict[Queue, HeldQueue] = {}
-        self._offsets_or_none: OffsetStore | None = None
+        self._offsets: OffsetStore
+        """Set by the start."""
         self._commits = SerializedCommits()
         self._rebalance_wanted = asyncio.Event()
         self._rebalance_lock = asyncio.Lock()
@@ -88,10 +90,6 @@ class GroupMember(Membership):
         self._flow = FlowLimits(
             settings.queue_messages_max, settings.queue_mib_max, settings.queue_span_max
         )
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "running" if self._hub else "new"
-        return f"<{type(self).__name__} {self._name}, {state}, {len(self._held)} queues>"
 
     # -- overridden by consumers -------------------------------------------------------------------
 
@@ -122,15 +120,18 @@ class GroupMember(Membership):
         """The queues that are consumed now; their topics are the names on the wire."""
         return frozenset(self._held)
 
-    @property
-    def _offsets(self) -> OffsetStore:
-        assert self._offsets_or_none is not None
-        return self._offsets_or_none
-
     # -- life --------------------------------------------------------------------------------------
 
-    def _prepare(self, hub: Hub) -> None:
-        self._offsets_or_none = self._new_offsets(hub)
+    def _new_calls(self, hub: Hub) -> BrokerCalls:
+        calls = super()._new_calls(hub)
+        if self._base.broadcasting:
+            directory = directory_from(self._base.offsets_dir)
+            self._offsets = LocalOffsets(directory, hub.client_id, self._wire_group)
+        else:
+            # An explicit time needs the exact answer; otherwise begin as RocketMQ's clients do.
+            query = partial(calls.committed, exact=isinstance(self._base.start, datetime))
+            self._offsets = RemoteOffsets(self._wire_group, query, self._commit)
+        return calls
 
     def _begin(self) -> None:
         """Start the tasks of the consumer."""
@@ -138,20 +139,10 @@ class GroupMember(Membership):
         self._run(self._persist_forever(), "offsets")
         self._rebalance_wanted.set()
 
-    def _new_offsets(self, hub: Hub) -> OffsetStore:
-        if self._base.broadcasting:
-            directory = directory_from(self._base.offsets_dir)
-            return LocalOffsets(directory, hub.client_id, self._wire_group)
-        # An explicit time needs the exact answer; otherwise begin as RocketMQ's clients do.
-        exact = isinstance(self._base.start, datetime)
-        query = partial(self._calls.committed, exact=exact)
-        return RemoteOffsets(self._wire_group, query, self._commit)
-
     async def _commit(self, queue: Queue, queue_offset: int) -> None:
         await self._commits.run(queue, lambda: self._calls.commit(queue, queue_offset))
 
-    async def _stop_tasks(self) -> None:
-        """Stop all background tasks."""
+    async def _stop(self) -> None:
         tasks = [*self._tasks, *(held.task for held in self._held.values() if held.task)]
         for task in tasks:
             task.cancel()
@@ -159,14 +150,14 @@ class GroupMember(Membership):
             await asyncio.wait(tasks)
 
     async def _leave(self) -> None:
-        """Save all offsets, leave the group, release the hub."""
+        """Save all offsets, then leave the group."""
         try:
             await self._offsets.persist(self._held)
         finally:
             for held in self._held.values():
                 held.state.dropped = True
             self._held.clear()
-            await self._leave_hub()
+            await super()._leave()
 
     # -- for the hub -------------------------------------------------------------------------------
 
@@ -197,7 +188,7 @@ class GroupMember(Membership):
                 await self._move(queue, queue_offset)
         return None if request.is_oneway else success(b"")
 
-    async def _move(self, queue: Queue, queue_offset: int) -> None:
+    async def _move(self, queue: Queue, queue_offset: int, *, persist: bool = True) -> None:
         """Continue at another offset; messages in flight of the queue are dropped."""
         held = self._held.get(queue)
         if held is None:
@@ -205,9 +196,10 @@ class GroupMember(Membership):
         await self._stop_pulling(held)
         await self._wait_for_handler(held)
         self._offsets.update(queue, queue_offset, may_fall=True)
-        await self._offsets.persist((queue,))
+        if persist:
+            await self._offsets.persist((queue,))
         if not self._closed and self._held.get(queue) is held:
-            self._hold(queue, queue_offset, locked=held.state.locked)
+            self._hold(queue, queue_offset, locked=held.state.locked).paused = held.paused
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state of this consumer, as `mqadmin consumerStatus` shows it."""
@@ -297,14 +289,20 @@ class GroupMember(Membership):
             for held in self._held.values()
             if held.queue.topic == topic and (held.queue not in own or held.state.silent(now_ms))
         ]
+        claimed = (await self._exchange(gone, own)).values()
+        changed = bool(gone) or any(claimed)
+        if changed:
+            count = sum(queue.topic == topic for queue in self._held)
+            log.info("group %s, topic %s: %d queues assigned", self._name, topic, count)
+        return changed, all(claimed)
+
+    async def _exchange(self, gone: Iterable[HeldQueue], own: Iterable[Queue]) -> dict[Queue, bool]:
+        """Release and claim queues; returns for each new queue whether it was claimed."""
         for held in gone:
             await self._give_up(held)
         new = [queue for queue in own if queue not in self._held]
         claimed = await asyncio.gather(*(self._claim(queue) for queue in new))
-        if gone or any(claimed):
-            count = sum(queue.topic == topic for queue in self._held)
-            log.info("group %s, topic %s: %d queues assigned", self._name, topic, count)
-        return bool(gone) or any(claimed), all(claimed)
+        return dict(zip(new, claimed, strict=True))
 
     async def _claim(self, queue: Queue) -> bool:
         try:
@@ -347,17 +345,18 @@ class GroupMember(Membership):
 
     async def _start_offset(self, queue: Queue) -> int:
         """The committed offset of the group, or that of the setting `start`."""
-        kept = await self._offsets.load(queue)
-        if kept is not None:
-            return kept
+        saved = await self._offsets.load(queue)
+        if saved is not None:
+            return saved
         start = self._base.start
-        if queue.topic == self._retry_topic:
-            return await self._calls.max_offset(queue) if isinstance(start, datetime) else 0
-        if isinstance(start, datetime):
-            return await self._calls.search_offset(queue, ms_of(start))
+        is_retry = queue.topic == self._retry_topic
+        if is_retry and not isinstance(start, datetime):
+            return 0
         if start == "first":
             return await self._calls.min_offset(queue)
-        return await self._calls.max_offset(queue)
+        if start == "last" or is_retry:
+            return await self._calls.max_offset(queue)
+        return await self._calls.search_offset(queue, ms_of(start))
 
     # -- pulling -----------------------------------------------------------------------------------
 
@@ -383,16 +382,15 @@ class GroupMember(Membership):
 
     async def _wait_for_capacity(self, held: HeldQueue) -> bool:
         """Whether the queue may be pulled: not paused, not full; waits a while otherwise."""
-        if self._suspended or held.paused:
-            held.wake.clear()
-            await _wait(held.wake, _CHECK_INTERVAL_S)
-            return False
-        reason = held.state.full(self._limits())
-        if reason is None:
-            return True
-        if held.full_count % 1000 == 0:
-            log.info("group %s, queue %s: pulling is paused: %s", self._name, held.queue, reason)
-        held.full_count += 1
+        if not self._suspended and not held.paused:
+            reason = held.state.full(self._limits())
+            if reason is None:
+                return True
+            if held.full_count % 1000 == 0:
+                log.info(
+                    "group %s, queue %s: pulling is paused: %s", self._name, held.queue, reason
+                )
+            held.full_count += 1
         held.wake.clear()
         await _wait(held.wake, _CHECK_INTERVAL_S)
         return False
@@ -407,7 +405,8 @@ class GroupMember(Membership):
 
     async def _pull(self, held: HeldQueue) -> PullResult:
         queue = held.queue
-        progress = self._offset_to_report(held)
+        # With the subscription inline the program commits, or a timer.
+        progress = None if self._inline_subscription else self._offset_to_report(held)
         pull = partial(
             self._calls.pull,
             queue,
@@ -433,13 +432,9 @@ class GroupMember(Membership):
         if self._base.broadcasting or not held.more_waits:
             return None
         progress = self._offsets.read(held.queue)
-        if (
-            not progress
-            or progress == held.reported_offset
-            or not self._commits.is_free(held.queue)
-        ):
+        if progress == held.reported_offset or not self._commits.is_free(held.queue):
             return None
-        return progress
+        return progress or None
 
     async def _handle_result(self, held: HeldQueue, pulled: PullResult) -> None:
         state = held.state

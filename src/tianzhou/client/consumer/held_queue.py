@@ -1,8 +1,9 @@
 """A queue that a group member consumes, and its state as operators see it."""
 
 import asyncio
+from typing import cast
 
-from tianzhou.client.consumer.process_queue import ProcessQueue
+from tianzhou.client.consumer.process_queue import ConcurrentQueue, OrderedQueue, ProcessQueue
 from tianzhou.client.queues import Queue
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.protocol.bodies.clients import ProcessQueueInfo
@@ -12,15 +13,8 @@ class HeldQueue:
     """A queue that this member consumes."""
 
     __slots__ = (
-        "full_count",
-        "more_waits",
-        "paused",
-        "queue",
-        "reported_offset",
-        "state",
-        "task",
-        "wake",
-    )
+        "full_count", "more_waits", "paused", "queue", "reported_offset", "state", "task", "wake",
+    )  # fmt: skip
 
     def __init__(self, queue: Queue, state: ProcessQueue) -> None:
         self.queue = queue
@@ -34,6 +28,16 @@ class HeldQueue:
         self.reported_offset: int | None = None
         """The last offset that a pull has committed."""
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def concurrent(self) -> ConcurrentQueue:
+        """The state, if messages are consumed in any order."""
+        return cast("ConcurrentQueue", self.state)
+
+    @property
+    def ordered(self) -> OrderedQueue:
+        """The state, if messages are consumed in order."""
+        return cast("OrderedQueue", self.state)
 
 
 def queue_info(held: HeldQueue, committed: int | None) -> ProcessQueueInfo:

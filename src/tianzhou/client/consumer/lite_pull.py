@@ -36,7 +36,6 @@ from tianzhou.client.group.subscriptions import subscription_of
 from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.message import ReceivedMessage, ms_of, time_of
 from tianzhou.client.observe.telemetry import telemetry_of
-from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientOptions, ClientSettings, settings_from
 from tianzhou.clock import steady_ms, wall_ms
@@ -44,7 +43,7 @@ from tianzhou.errors import ClientClosed, ConfigError
 
 log = logging.getLogger(__name__)
 
-_Found = tuple[HeldQueue, Batch[ReceivedMessage]]
+_Pulled = tuple[HeldQueue, Batch]
 
 
 class LitePullConsumer(GroupMember):
@@ -63,37 +62,22 @@ class LitePullConsumer(GroupMember):
         """Nothing is connected yet. Raises ConfigError."""
         self._settings = settings_from(LitePullSettings, settings, options)
         super().__init__(group, self._settings)
-        self._found: deque[_Found] = deque()
+        self._prefetched: deque[_Pulled] = deque()
         self._arrived = asyncio.Event()
         self._assigned = False
-        self._paused: set[Queue] = set()
-        self._closing = False
-        self._telemetry = telemetry_of(self._settings, group)
-        self._tracer: Tracer | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        if self._settings.trace:
-            self._tracer = Tracer(self._wire_group, "CONSUME", self._settings)
-            self._tracer.start(self._calls.hub)
-        super()._begin()
-
     async def close(self) -> None:
         """Save the offsets of polled messages (with auto_commit) and leave the group."""
-        if self._closing:
-            return
-        self._closing = True
         self._arrived.set()
-        if self._hub is not None and not self._closed:
-            await self._stop_tasks()
-            if not self._settings.auto_commit:
-                for queue in tuple(self._held):
-                    self._offsets.forget(queue)
-            if self._tracer is not None:
-                await self._tracer.close()
-            await self._leave()
-        self._closed = True
+        await super().close()
+
+    async def _stop(self) -> None:
+        await super()._stop()
+        if not self._settings.auto_commit:
+            for queue in self._held:
+                self._offsets.forget(queue)
 
     # -- which queues ------------------------------------------------------------------------------
 
@@ -137,19 +121,13 @@ class LitePullConsumer(GroupMember):
         await self._calls.hub.routes.refresh(self.topics())
         await self._send_heartbeat()
         async with self._rebalance_lock:
-            await self._take_over(frozenset(wanted))
-
-    async def _take_over(self, wanted: frozenset[Queue]) -> None:
-        for held in tuple(self._held.values()):
-            if held.queue not in wanted:
-                await self._give_up(held)
-        new = [queue for queue in wanted if queue not in self._held]
-        claimed = await asyncio.gather(*(self._claim(queue) for queue in new))
-        if not all(claimed):
-            missing = next(queue for queue, done in zip(new, claimed, strict=True) if not done)
-            raise ConfigError(
-                f"group {self._name}: queue {missing} cannot be consumed, see the log"
-            )
+            gone = [held for held in self._held.values() if held.queue not in wanted]
+            claimed = await self._exchange(gone, dict.fromkeys(wanted))
+        for queue, is_claimed in claimed.items():
+            if not is_claimed:
+                raise ConfigError(
+                    f"group {self._name}: queue {queue} cannot be consumed, see the log"
+                )
 
     async def _rebalance(self) -> bool:
         return True if self._assigned else await super()._rebalance()
@@ -160,11 +138,12 @@ class LitePullConsumer(GroupMember):
     # -- messages ----------------------------------------------------------------------------------
 
     def _new_state(self, queue_offset: int) -> ProcessQueue:
-        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
+        return ConcurrentQueue(queue_offset, steady_ms())
 
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
-        state = _state_of(held)
-        self._found += [(held, batch) for batch in state.put(messages, len(messages))]
+        self._prefetched += [
+            (held, batch) for batch in held.concurrent.put(messages, len(messages))
+        ]
         self._arrived.set()
 
     async def poll(self, timeout_ms: int | None = None) -> list[ReceivedMessage]:
@@ -179,48 +158,32 @@ class LitePullConsumer(GroupMember):
                 messages = await self._next()
         except TimeoutError:
             return []
-        if self._telemetry is not None:
-            self._telemetry.received(messages, began_s)
-        if self._tracer is not None:
-            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+        self._observe(messages, began_s)
         return messages
 
     async def _next(self) -> list[ReceivedMessage]:
         while True:
             if self._closing or self._hub is None:
                 raise ClientClosed(f"group {self._name}: the consumer is not running")
-            for _ in range(len(self._found)):
-                held, batch = self._found.popleft()
+            for _ in range(len(self._prefetched)):
+                held, batch = self._prefetched.popleft()
                 if held.state.dropped or batch.finished:
                     continue
                 if held.paused:
-                    self._found.append((held, batch))
+                    self._prefetched.append((held, batch))
                     continue
-                return self._hand_out(held, batch)
+                held.concurrent.finish(batch, steady_ms())
+                self._offsets.update(held.queue, held.state.progress)
+                held.wake.set()
+                return batch.messages
             self._arrived.clear()
             await self._arrived.wait()
-
-    def _hand_out(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> list[ReceivedMessage]:
-        state = _state_of(held)
-        state.finish(batch, steady_ms())
-        self._offsets.update(held.queue, state.progress)
-        held.wake.set()
-        return batch.messages
 
     # -- offsets -----------------------------------------------------------------------------------
 
     async def _persist_forever(self) -> None:
         if self._settings.auto_commit:
             await super()._persist_forever()
-
-    async def _pull(self, held: HeldQueue) -> PullResult:
-        return await self._calls.pull(
-            held.queue,
-            held.state.next_offset,
-            self._pull_limits,
-            subscription=self._announced.get(held.queue.topic),
-            inline=True,
-        )
 
     async def _give_up(self, held: HeldQueue) -> None:
         if not self._settings.auto_commit:
@@ -269,7 +232,7 @@ class LitePullConsumer(GroupMember):
                 f"queue {queue}: offset {queue_offset} is not between {lowest} and {highest}"
             )
         async with self._rebalance_lock:
-            await self._jump(queue, queue_offset)
+            await self._move(queue, queue_offset, persist=False)
 
     async def seek_to_begin(self, queue: Queue) -> None:
         """Continue at the lowest offset."""
@@ -283,37 +246,21 @@ class LitePullConsumer(GroupMember):
         """The offset of the first message stored at a time or later."""
         return await self._calls.search_offset(self._wire_queue(queue), ms_of(moment))
 
-    async def _jump(self, queue: Queue, queue_offset: int) -> None:
-        held = self._held.get(queue)
-        if held is None:
-            return
-        await self._stop_pulling(held)
-        _state_of(held).clear()
-        self._offsets.update(queue, queue_offset, may_fall=True)
-        self._hold(queue, queue_offset, locked=True).paused = queue in self._paused
-
     # -- pauses ------------------------------------------------------------------------------------
 
     def pause(self, queues: Iterable[Queue]) -> None:
         """Return no messages of these queues until `resume`."""
         for queue in map(self._wire_queue, queues):
-            self._paused.add(queue)
             if (held := self._held.get(queue)) is not None:
                 held.paused = True
 
     def resume(self, queues: Iterable[Queue]) -> None:
         """Return messages of these queues again."""
         for queue in map(self._wire_queue, queues):
-            self._paused.discard(queue)
             if (held := self._held.get(queue)) is not None:
                 held.paused = False
                 held.wake.set()
         self._arrived.set()
-
-
-def _state_of(held: HeldQueue) -> ConcurrentQueue[ReceivedMessage]:
-    state: ConcurrentQueue[ReceivedMessage] = held.state  # type: ignore[assignment]  # made here
-    return state
 
 
 # -- plain reading ---------------------------------------------------------------------------------

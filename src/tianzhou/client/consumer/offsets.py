@@ -1,22 +1,23 @@
 """The offsets of a consumer: in memory, and where they are saved.
 
-A group that shares its queues keeps its offsets at the brokers (`RemoteOffsets`). A broadcasting
-consumer has every queue to itself and keeps them in a file (`LocalOffsets`), in the place and form
-of the Java client, which reads ours and we its:
+The offsets of a group that shares its queues are saved by the brokers (`RemoteOffsets`). A
+broadcasting consumer has all queues to itself and saves its offsets in a file (`LocalOffsets`),
+with the path and format of the Java client, so each can read the file of the other:
 
-    ~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json      and .bak, what was there before
+    ~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json      and .bak, the previous version
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:42}}
 
 An update is in memory until `persist`, which happens every five seconds, when a queue is given up
-and when the consumer stops; what was done in between is done again after a crash.
+and when the consumer stops; after a crash, messages since the last `persist` are repeated.
 """
 
 import asyncio
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.errors import BodyError, ConfigError, RequestError, TianzhouError
@@ -32,10 +33,11 @@ _PATIENCE_S = 3.0
 T = TypeVar("T")
 
 
-class Offsets:
-    """The offsets in memory."""
+class OffsetStore(ABC):
+    """The offsets in memory, and where they are saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self._group = group
         self._table: dict[Queue, int] = {}
 
     def read(self, queue: Queue) -> int | None:
@@ -55,64 +57,64 @@ class Offsets:
         """All offsets in memory of a topic; of all topics if it is empty."""
         return {each: at for each, at in self._table.items() if topic in ("", each.topic)}
 
-
-class OffsetStore(Protocol):
-    """What both kinds of store can do."""
-
-    def read(self, queue: Queue) -> int | None: ...
-    def update(self, queue: Queue, queue_offset: int, *, may_fall: bool = False) -> None: ...
-    def forget(self, queue: Queue) -> None: ...
-    def of_topic(self, topic: str) -> dict[Queue, int]: ...
+    def _of(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        return {each: self._table[each] for each in queues if each in self._table}
 
     async def load(self, queue: Queue) -> int | None:
         """The saved offset, None if there is none. Raises TianzhouError on failure."""
-        ...
+        queue_offset = await self._load(queue)
+        if queue_offset is not None:
+            self.update(queue, queue_offset, may_fall=True)
+        return queue_offset
 
+    @abstractmethod
+    async def _load(self, queue: Queue) -> int | None: ...
+
+    @abstractmethod
     async def persist(self, queues: Iterable[Queue]) -> None:
         """Save the offsets of these queues; a failure is logged and retried next time."""
-        ...
 
 
 # -- at the brokers --------------------------------------------------------------------------------
 
 
 class SerializedCommits:
-    """Requests that save offsets, one after the other in each queue.
+    """Requests that save offsets, one at a time in each queue.
 
-    Apache's brokers serve requests in many threads: of two that are under way at the same time, the
-    older may count last and set a group back. So the next waits for the answer to the one before,
-    also if its caller was cancelled because the consumer stops.
+    Apache's brokers serve requests in many threads: of two concurrent commits the older may be
+    applied last and set the group back. So each waits for the response to the one before, also if
+    the caller of that was cancelled because the consumer stops.
     """
 
     def __init__(self) -> None:
-        self._under_way: dict[Queue, asyncio.Future[Any]] = {}
+        self._pending: dict[Queue, asyncio.Future[Any]] = {}
 
     def is_free(self, queue: Queue) -> bool:
-        """Whether no request of this queue is under way."""
-        return queue not in self._under_way
+        """Whether no request of this queue is pending."""
+        return queue not in self._pending
 
     async def run(self, queue: Queue, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Send a request when it is its turn, and give its answer."""
+        """Send a request after the pending one; returns its response."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        while earlier := self._under_way.get(queue):
+        while earlier := self._pending.get(queue):
             left_s = deadline - asyncio.get_running_loop().time()
             _, unanswered = await asyncio.wait((earlier,), timeout=left_s)
             if unanswered:
                 break
         request = asyncio.ensure_future(send())
-        self._under_way[queue] = request
+        self._pending[queue] = request
         request.add_done_callback(lambda done: self._answered(queue, done))
         return await asyncio.shield(request)
 
     def _answered(self, queue: Queue, request: asyncio.Future[Any]) -> None:
-        if self._under_way.get(queue) is request:
-            del self._under_way[queue]
+        if self._pending.get(queue) is request:
+            del self._pending[queue]
         if not request.cancelled():
             request.exception()  # marked as retrieved; its caller may have been cancelled
 
 
-class RemoteOffsets(Offsets):
-    """Offsets of a group, kept by the broker of each queue."""
+class RemoteOffsets(OffsetStore):
+    """Offsets of a group, saved by the broker of each queue."""
 
     def __init__(
         self,
@@ -120,20 +122,15 @@ class RemoteOffsets(Offsets):
         query: Callable[[Queue], Awaitable[int | None]],
         commit: Callable[[Queue, int], Awaitable[None]],
     ) -> None:
-        super().__init__()
-        self._group = group
+        super().__init__(group)
         self._query = query
         self._commit = commit
 
-    async def load(self, queue: Queue) -> int | None:
-        queue_offset = await self._query(queue)
-        if queue_offset is not None:
-            self.update(queue, queue_offset, may_fall=True)
-        return queue_offset
+    async def _load(self, queue: Queue) -> int | None:
+        return await self._query(queue)
 
     async def persist(self, queues: Iterable[Queue]) -> None:
-        wanted = {each: self._table[each] for each in queues if each in self._table}
-        await commit_all(self._persist_one, wanted)
+        await commit_all(self._persist_one, self._of(queues))
 
     async def _persist_one(self, queue: Queue, queue_offset: int) -> None:
         try:
@@ -145,11 +142,11 @@ class RemoteOffsets(Offsets):
 async def commit_all(
     commit: Callable[[Queue, int], Awaitable[None]], wanted: Mapping[Queue, int]
 ) -> None:
-    """Commit many offsets: one of each topic at each broker first, then all others at once.
+    """Commit many offsets: one of each topic at each broker first, then all others concurrently.
 
-    Brokers of Apache's make a group's table of a topic with the first commit that finds none, and
-    do not look whether another thread is just making it: of first commits that arrive together
-    all but one can be lost, though each was answered with success.
+    A broker of Apache's creates the table of a group and topic with the first commit, without
+    checking whether another thread does the same: of first commits that arrive together all but one
+    can be lost, although each response says success.
     """
     first = {(queue.topic, queue.broker_name): queue for queue in reversed(tuple(wanted))}
     alone = set(first.values())
@@ -160,70 +157,53 @@ async def commit_all(
 # -- in a file -------------------------------------------------------------------------------------
 
 
-def default_directory() -> Path:
-    """Where the Java client keeps its files."""
-    return Path.home() / ".rocketmq_offsets"
-
-
-class LocalOffsets(Offsets):
-    """Offsets of one broadcasting consumer, kept in a file."""
+class LocalOffsets(OffsetStore):
+    """Offsets of one broadcasting consumer, saved in a file."""
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
-        super().__init__()
-        self._group = group
-        self._path = directory / client_id / group / FILE_NAME
-        self._kept: dict[Queue, int] | None = None
+        super().__init__(group)
+        self.path = directory / client_id / group / FILE_NAME
+        self._backup_path = self.path.with_name(f"{FILE_NAME}.bak")
+        self._saved: dict[Queue, int] | None = None
 
-    @property
-    def path(self) -> Path:
-        return self._path
-
-    async def load(self, queue: Queue) -> int | None:
+    async def _load(self, queue: Queue) -> int | None:
         """Raises ConfigError if neither the file nor its backup can be read."""
-        if self._kept is None:
-            self._kept = await asyncio.to_thread(self._read_files)
-        queue_offset = self._kept.get(queue)
-        if queue_offset is not None:
-            self.update(queue, queue_offset, may_fall=True)
-        return queue_offset
+        if self._saved is None:
+            self._saved = await asyncio.to_thread(self._read_files)
+        return self._saved.get(queue)
 
     async def persist(self, queues: Iterable[Queue]) -> None:
-        kept = dict(self._kept or {})
-        kept.update({each: self._table[each] for each in queues if each in self._table})
-        if kept == self._kept:
+        offsets = (self._saved or {}) | self._of(queues)
+        if offsets == self._saved:
             return
         try:
-            await asyncio.to_thread(self._write_files, kept)
+            await asyncio.to_thread(self._write_files, offsets)
         except OSError as error:
-            log.warning("group %s: offsets not saved in %s: %s", self._group, self._path, error)
+            log.warning("group %s: offsets not saved in %s: %s", self._group, self.path, error)
         else:
-            self._kept = kept
+            self._saved = offsets
 
-    def _write_files(self, kept: dict[Queue, int]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        body = ResetOffsetBody(offsets={queue.to_wire(): at for queue, at in kept.items()})
-        if self._path.exists():
-            _replace(self._backup_path, self._path.read_bytes())
-        _replace(self._path, encode(body))
-
-    @property
-    def _backup_path(self) -> Path:
-        return self._path.with_name(f"{FILE_NAME}.bak")
+    def _write_files(self, offsets: dict[Queue, int]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        body = ResetOffsetBody(offsets={queue.to_wire(): at for queue, at in offsets.items()})
+        if self.path.exists():
+            _replace(self._backup_path, self.path.read_bytes())
+        _replace(self.path, encode(body))
 
     def _read_files(self) -> dict[Queue, int]:
-        troubles: list[str] = []
-        for path in (self._path, self._backup_path):
+        failures: list[str] = []
+        for path in (self.path, self._backup_path):
             try:
                 return _read_table(path)
             except FileNotFoundError:
                 continue
             except (BodyError, OSError) as error:
                 log.warning("group %s: %s cannot be read: %s", self._group, path, error)
-                troubles.append(f"{path}: {error}")
-        if troubles:
+                failures.append(f"{path}: {error}")
+        if failures:
             raise ConfigError(
-                f"group {self._group}: its offsets cannot be read, so it is not known where to go "
-                f"on; mend or remove {' and '.join(troubles)}"
+                f"group {self._group}: the saved offsets cannot be read, so the start offsets are "
+                f"unknown; repair or remove {' and '.join(failures)}"
             )
         return {}
 
@@ -246,8 +226,8 @@ def _read_table(path: Path) -> dict[Queue, int]:
 
 
 def directory_from(setting: str | os.PathLike[str] | None) -> Path:
-    """The directory that was asked for, or the usual one."""
-    return Path(setting) if setting else default_directory()
+    """The directory of the setting, or that of the Java client."""
+    return Path(setting) if setting else Path.home() / ".rocketmq_offsets"
 
 
 def reset_offsets(body: bytes) -> dict[Queue, int]:

@@ -5,11 +5,11 @@ import sys
 import traceback
 
 from tianzhou.client.consumer.callbacks import Decision, Outcome
+from tianzhou.client.group.membership import success
 from tianzhou.client.group.settings import PushSettings
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.clients import ConsumeMessageDirectlyResult
-from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.clients import ConsumeMessageDirectlyRequest
 from tianzhou.protocol.records.record import decode_record
@@ -27,9 +27,18 @@ def direct_message(request: Command, settings: PushSettings) -> ReceivedMessage:
 
 
 def direct_response(
-    result: str, remark: str | None, took_ms: int, settings: PushSettings
+    message: ReceivedMessage, outcome: Outcome | None, took_ms: int, settings: PushSettings
 ) -> Command:
-    """The response to CONSUME_MESSAGE_DIRECTLY."""
+    """The response to CONSUME_MESSAGE_DIRECTLY; without an outcome there is no handler."""
+    remark = None
+    if outcome is None:
+        result, remark = "CR_RETURN_NULL", f"no handler for topic {message.topic}"
+    elif outcome.error is not None:
+        result, remark = "CR_THROW_EXCEPTION", f"{type(outcome.error).__name__}: {outcome.error}"
+    elif outcome.decision is not None:
+        result = "CR_COMMIT" if outcome.decision is Decision.COMMIT else "CR_ROLLBACK"
+    else:
+        result = "CR_SUCCESS" if outcome.later is None else "CR_LATER"
     body = ConsumeMessageDirectlyResult(
         order=settings.ordered,
         auto_commit=settings.auto_commit,
@@ -37,16 +46,7 @@ def direct_response(
         remark=remark,
         spent_time_ms=took_ms,
     )
-    return Command(code=ResponseCode.SUCCESS, body=bodies.encode(body))
-
-
-def direct_result(outcome: Outcome) -> tuple[str, str | None]:
-    """RocketMQ's name of an outcome, and a remark."""
-    if outcome.error is not None:
-        return "CR_THROW_EXCEPTION", f"{type(outcome.error).__name__}: {outcome.error}"
-    if outcome.decision is not None:
-        return ("CR_COMMIT" if outcome.decision is Decision.COMMIT else "CR_ROLLBACK"), None
-    return ("CR_SUCCESS" if outcome.later is None else "CR_LATER"), None
+    return success(bodies.encode(body))
 
 
 def stack_dump() -> str:

@@ -10,13 +10,10 @@ ended, so the next owner begins where this one stopped.
 import asyncio
 import logging
 from collections.abc import Iterable
-from itertools import groupby
-from typing import cast
 
 from tianzhou.client.consumer.callbacks import Decision, Later, Outcome
 from tianzhou.client.consumer.concurrent import again
 from tianzhou.client.consumer.held_queue import HeldQueue
-from tianzhou.client.consumer.process_queue import OrderedQueue
 from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.settings import PushSettings
 from tianzhou.client.message import ReceivedMessage
@@ -28,12 +25,6 @@ log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**31 - 1
 _SUSPEND_MIN_MS, _SUSPEND_MAX_MS = 10, 30_000
-
-State = OrderedQueue[ReceivedMessage]
-
-
-def state_of(held: HeldQueue) -> State:
-    return cast("State", held.state)
 
 
 def pause_ms(later: Later | None, settings: PushSettings) -> int:
@@ -52,7 +43,7 @@ async def apply_outcome(
     settings: PushSettings,
 ) -> bool:
     """Apply the outcome of the last messages; returns whether the next may be handled."""
-    state = state_of(held)
+    state = held.ordered
     if outcome.later is not None:
         failed = messages[max(outcome.later.done_count, 0) :]
         rest = await _to_retry(failed, calls, settings)
@@ -83,19 +74,12 @@ async def _to_retry(
 
 async def _send_to_dlq(message: ReceivedMessage, calls: BrokerCalls, times_max: int) -> bool:
     try:
-        await calls.resend(
-            message,
-            delay_level=0,
-            reconsume_count=message.reconsume_times,
-            max_reconsume_times=times_max,
-        )
+        await calls.resend(message, 0, message.reconsume_times, times_max)
     except TianzhouError as error:
         log.warning(
             "group %s, message %s: not sent to the dead-letter queue: %s",
-            calls.group,
-            message.msg_id,
-            error,
-        )
+            calls.group, message.msg_id, error,
+        )  # fmt: skip
         return False
     log.info("group %s, message %s: sent to the dead-letter queue", calls.group, message.msg_id)
     return True
@@ -107,7 +91,7 @@ async def _send_to_dlq(message: ReceivedMessage, calls: BrokerCalls, times_max: 
 async def lock_one(calls: BrokerCalls, queue: Queue) -> bool:
     """Lock a queue; False if it is locked by another client, or on an error."""
     try:
-        return queue in await calls.lock(queue.broker_name, (queue,))
+        return queue in await calls.lock((queue,))
     except TianzhouError as error:
         log.warning("group %s, queue %s: not locked: %s", calls.group, queue, error)
         return False
@@ -115,15 +99,14 @@ async def lock_one(calls: BrokerCalls, queue: Queue) -> bool:
 
 async def renew(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
     """Renew the locks of all queues; a refused lock is lost, one that failed expires later."""
-    by_broker = _by_broker(helds)
-    await asyncio.gather(*(_renew_at(calls, name, group) for name, group in by_broker.items()))
+    await asyncio.gather(*(_renew_at(calls, group) for group in _by_broker(helds)))
 
 
-async def _renew_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]) -> None:
+async def _renew_at(calls: BrokerCalls, helds: list[HeldQueue]) -> None:
     try:
-        locked = await calls.lock(broker_name, [held.queue for held in helds])
+        locked = await calls.lock([held.queue for held in helds])
     except TianzhouError as error:
-        log.warning("group %s, broker %s: locks not renewed: %s", calls.group, broker_name, error)
+        log.warning("group %s: locks not renewed: %s", calls.group, error)
         return
     now_ms = steady_ms()
     for held in helds:
@@ -134,23 +117,20 @@ async def _renew_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]
 
 async def unlock(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
     """Unlock queues; if it fails, the locks expire."""
-    by_broker = _by_broker(helds)
-    await asyncio.gather(*(_unlock_at(calls, name, group) for name, group in by_broker.items()))
+    await asyncio.gather(*(_unlock_at(calls, group) for group in _by_broker(helds)))
 
 
-async def _unlock_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]) -> None:
+async def _unlock_at(calls: BrokerCalls, helds: list[HeldQueue]) -> None:
     for held in helds:
         held.state.locked = False
     try:
-        await calls.unlock(broker_name, [held.queue for held in helds])
+        await calls.unlock([held.queue for held in helds])
     except TianzhouError as error:
-        log.info("group %s, broker %s: queues not unlocked: %s", calls.group, broker_name, error)
+        log.info("group %s: queues not unlocked: %s", calls.group, error)
 
 
-def _by_broker(helds: Iterable[HeldQueue]) -> dict[str, list[HeldQueue]]:
-    ordered = sorted(helds, key=lambda held: held.queue)
-    groups = groupby(ordered, key=lambda held: held.queue.broker_name)
-    found: dict[str, list[HeldQueue]] = {}
-    for name, group in groups:
-        found.setdefault(name, []).extend(group)
-    return found
+def _by_broker(helds: Iterable[HeldQueue]) -> Iterable[list[HeldQueue]]:
+    groups: dict[str, list[HeldQueue]] = {}
+    for held in helds:
+        groups.setdefault(held.queue.broker_name, []).append(held)
+    return groups.values()

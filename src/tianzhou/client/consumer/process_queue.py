@@ -14,10 +14,10 @@ Sans-IO: no waits, locks or clocks; `now_ms` is a monotonic time. Use it on one 
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+
+from tianzhou.client.message import ReceivedMessage
 
 PULL_SILENCE_MS = 120_000
 """A queue that was not pulled for so long is released and claimed again."""
@@ -25,18 +25,6 @@ LOCK_LIFE_MS = 30_000
 """A lock that was not renewed for so long counts as lost."""
 
 _MIB = 1024 * 1024
-
-
-class Held(Protocol):
-    """The attributes of a message that a process queue uses."""
-
-    @property
-    def queue_offset(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-
-
-M = TypeVar("M", bound=Held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,44 +104,39 @@ class ProcessQueue(ABC):
         if locked:
             self.last_lock_ms = now_ms
 
-    def _add_size(self, messages: Sequence[Held]) -> None:
-        self.message_count += len(messages)
-        self.size_bytes += sum([each.size_bytes for each in messages])
-        self.max_offset = messages[-1].queue_offset
-
-    def _remove_size(self, count: int, size_bytes: int) -> None:
-        self.message_count -= count
-        self.size_bytes -= size_bytes
+    def _resize(self, count: int, size_bytes: int) -> None:
+        self.message_count += count
+        self.size_bytes += size_bytes
 
 
 # -- in any order ----------------------------------------------------------------------------------
 
 
-class Batch(Generic[M]):
+class Batch:
     """Messages that one handler call gets."""
 
     __slots__ = ("finished", "first_offset", "messages", "size_bytes", "started_ms")
 
-    def __init__(self, messages: list[M]) -> None:
+    def __init__(self, messages: list[ReceivedMessage]) -> None:
         self.messages = messages
         """Those not finished yet."""
         self.first_offset = messages[0].queue_offset
-        self.size_bytes = sum([each.size_bytes for each in messages])
+        self.size_bytes = _size_of(messages)
         self.started_ms: int | None = None
         """When the handler was called, None before."""
         self.finished = False
 
 
-class ConcurrentQueue(ProcessQueue, Generic[M]):
+class ConcurrentQueue(ProcessQueue):
     """Batches that may be finished in any order."""
 
     __slots__ = ("_batches",)
 
     def __init__(self, next_offset: int, now_ms: int) -> None:
         super().__init__(next_offset, now_ms)
-        self._batches: deque[Batch[M]] = deque()
+        self._batches: deque[Batch] = deque()
 
-    def put(self, messages: list[M], batch_size: int) -> list[Batch[M]]:
+    def put(self, messages: list[ReceivedMessage], batch_size: int) -> list[Batch]:
         """Add pulled messages, in ascending order; returns their batches."""
         if not messages:
             return []
@@ -165,8 +148,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
                 for start in range(0, len(messages), batch_size)
             ]
         self._batches += batches
-        self.message_count += len(messages)
-        self.size_bytes += sum([each.size_bytes for each in batches])
+        self._resize(len(messages), sum([each.size_bytes for each in batches]))
         self.max_offset = messages[-1].queue_offset
         return batches
 
@@ -176,42 +158,37 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
         return self._batches[0].first_offset if self._batches else self.next_offset
 
     @property
-    def min_offset(self) -> int:
-        """The lowest offset in flight, -1 if there is none."""
-        return self._batches[0].first_offset if self._batches else -1
-
-    @property
     def span(self) -> int:
         return self.max_offset - self._batches[0].first_offset if self._batches else 0
 
-    def finish(self, batch: Batch[M], now_ms: int) -> None:
+    def finish(self, batch: Batch, now_ms: int) -> None:
         """The batch was handled, sent back or dropped. Idempotent."""
         if batch.finished:
             return
         batch.finished = True
         self.last_consume_ms = now_ms
-        self._remove_size(len(batch.messages), batch.size_bytes)
+        self._resize(-len(batch.messages), -batch.size_bytes)
         while self._batches and self._batches[0].finished:
             self._batches.popleft()
 
-    def retain(self, batch: Batch[M], rest: list[M], now_ms: int) -> None:
+    def retain(self, batch: Batch, rest: list[ReceivedMessage], now_ms: int) -> None:
         """Of a batch only `rest` is unfinished; an empty rest finishes it."""
         if batch.finished:
             return
         if not rest:
             self.finish(batch, now_ms)
             return
-        size_bytes = sum([each.size_bytes for each in rest])
-        self._remove_size(len(batch.messages) - len(rest), batch.size_bytes - size_bytes)
+        size_bytes = _size_of(rest)
+        self._resize(len(rest) - len(batch.messages), size_bytes - batch.size_bytes)
         batch.messages, batch.size_bytes, batch.started_ms = rest, size_bytes, None
         batch.first_offset = rest[0].queue_offset
 
-    def overdue(self, now_ms: int, timeout_ms: int, limit: int = 16) -> list[Batch[M]]:
+    def overdue(self, now_ms: int, timeout_ms: int, limit: int = 16) -> list[Batch]:
         """The lowest batches, at most `limit`, whose handler has run for too long.
 
         Only those block the progress; the search ends at the first one that is in time.
         """
-        found: list[Batch[M]] = []
+        found: list[Batch] = []
         for batch in islice(self._batches, limit):
             if batch.finished:
                 continue
@@ -220,91 +197,67 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
             found.append(batch)
         return found
 
-    def clear(self) -> None:
-        """Remove all messages; batches in flight count as finished."""
-        for batch in self._batches:
-            batch.finished = True
-        self._batches.clear()
-        self.message_count = self.size_bytes = 0
-
 
 # -- in order --------------------------------------------------------------------------------------
 
 
-class OrderedQueue(ProcessQueue, Generic[M]):
+class OrderedQueue(ProcessQueue):
     """Messages in order, one batch at a time, with rollback.
 
-    `taken` are messages that a handler got and that are not committed: usually one batch, more
-    without auto_commit.
+    `uncommitted` are messages that a handler got: usually one batch, more without auto_commit.
     """
 
-    __slots__ = ("_taken", "_waiting", "consuming")
+    __slots__ = ("consuming", "uncommitted", "waiting")
 
     def __init__(self, next_offset: int, now_ms: int) -> None:
         super().__init__(next_offset, now_ms)
-        self._waiting: deque[M] = deque()
-        self._taken: list[M] = []
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.uncommitted: list[ReceivedMessage] = []
         self.consuming = False
         """Whether a worker has the queue; there is one at a time."""
 
-    def put(self, messages: list[M]) -> None:
+    def put(self, messages: list[ReceivedMessage]) -> None:
         """Add pulled messages, in ascending order."""
         if messages:
-            self._waiting += messages
-            self._add_size(messages)
+            self.waiting += messages
+            self._resize(len(messages), _size_of(messages))
+            self.max_offset = messages[-1].queue_offset
 
     @property
     def progress(self) -> int:
         """The offset to commit: of the lowest message that is not committed."""
-        if self._taken:
-            return self._taken[0].queue_offset
-        return self._waiting[0].queue_offset if self._waiting else self.next_offset
+        if self.uncommitted:
+            return self.uncommitted[0].queue_offset
+        return self.waiting[0].queue_offset if self.waiting else self.next_offset
 
-    @property
-    def min_offset(self) -> int:
-        return self.progress if self.message_count else -1
-
-    @property
-    def waiting_count(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def taken(self) -> Sequence[M]:
-        return self._taken
-
-    def take(self, count_max: int, now_ms: int) -> list[M]:
+    def next_messages(self, count_max: int, now_ms: int) -> list[ReceivedMessage]:
         """The next messages, in order; an empty list if there is none."""
         self.last_consume_ms = now_ms
-        waiting = self._waiting
+        waiting = self.waiting
         batch = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
-        self._taken += batch
+        self.uncommitted += batch
         return batch
 
     def commit(self) -> None:
-        """All taken messages are done."""
-        self._remove_size(len(self._taken), sum([each.size_bytes for each in self._taken]))
-        self._taken.clear()
+        """All uncommitted messages are done."""
+        self._resize(-len(self.uncommitted), -_size_of(self.uncommitted))
+        self.uncommitted.clear()
 
     def roll_back(self) -> None:
-        """Put all taken messages back, in order."""
-        self._waiting.extendleft(reversed(self._taken))
-        self._taken.clear()
+        """Put all uncommitted messages back, in order."""
+        self.waiting.extendleft(reversed(self.uncommitted))
+        self.uncommitted.clear()
 
-    def give_back(self, count: int, messages: list[M]) -> None:
-        """Of the last `count` taken messages put these back; the others are done.
+    def give_back(self, count: int, messages: list[ReceivedMessage]) -> None:
+        """Of the last `count` uncommitted messages put these back; the others are done.
 
         They may be modified copies of the same size.
         """
-        taken = self._taken[len(self._taken) - count :]
-        del self._taken[len(self._taken) - count :]
-        self._remove_size(
-            len(taken) - len(messages),
-            sum([each.size_bytes for each in taken]) - sum([each.size_bytes for each in messages]),
-        )
-        self._waiting.extendleft(reversed(messages))
+        taken = self.uncommitted[len(self.uncommitted) - count :]
+        del self.uncommitted[len(self.uncommitted) - count :]
+        self._resize(len(messages) - len(taken), _size_of(messages) - _size_of(taken))
+        self.waiting.extendleft(reversed(messages))
 
-    def clear(self) -> None:
-        """Remove all messages."""
-        self._waiting.clear()
-        self._taken.clear()
-        self.message_count = self.size_bytes = 0
+
+def _size_of(messages: list[ReceivedMessage]) -> int:
+    return sum([each.size_bytes for each in messages])

@@ -22,8 +22,9 @@ Over 500 lines: workers, ordered queues and streams share the state of running h
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import TypeVar, Unpack
 
 import msgspec
@@ -43,11 +44,9 @@ from tianzhou.client.consumer.callbacks import (
 from tianzhou.client.consumer.concurrent import Redelivery
 from tianzhou.client.consumer.group_member import GroupMember
 from tianzhou.client.consumer.held_queue import HeldQueue
-from tianzhou.client.consumer.message_stream import MessageStream
 from tianzhou.client.consumer.operator_requests import (
     direct_message,
     direct_response,
-    direct_result,
     stack_dump,
 )
 from tianzhou.client.consumer.process_queue import (
@@ -56,21 +55,20 @@ from tianzhou.client.consumer.process_queue import (
     OrderedQueue,
     ProcessQueue,
 )
+from tianzhou.client.group.membership import success
 from tianzhou.client.group.settings import PushOptions, PushSettings
 from tianzhou.client.group.subscriptions import by_tags
 from tianzhou.client.message import ReceivedMessage
-from tianzhou.client.observe.telemetry import Span, telemetry_of
-from tianzhou.client.observe.trace import ConsumeReturn, Handling, Tracer
+from tianzhou.client.observe.telemetry import Span
+from tianzhou.client.observe.trace import ConsumeReturn, Handling
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 from tianzhou.protocol import bodies, headers
-from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers.clients import (
-    GetConsumerRunningInfoRequest,
-)
+from tianzhou.protocol.headers.clients import GetConsumerRunningInfoRequest
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -78,7 +76,7 @@ log = logging.getLogger(__name__)
 H = TypeVar("H", bound=Handler)
 B = TypeVar("B", bound=BatchHandler)
 
-_TURN_S = 0.01
+_YIELD_AFTER_S = 0.01
 """A worker yields to the event loop after so long, even if its handlers never await."""
 _CONTINUOUSLY_S = 60.0
 """Ordered: a queue that always has messages releases the worker after so long."""
@@ -87,7 +85,7 @@ _HANDLER_WAIT_S = 10.0
 _LOCK_AGAIN_MS = 100
 _LOCK_REFUSED_MS = 3_000
 
-_Work = tuple[HeldQueue, Batch[ReceivedMessage] | None]
+_Work = tuple[HeldQueue, Batch | None]
 _Observation = tuple[tuple[Span, float] | None, Handling | None]
 
 
@@ -108,8 +106,7 @@ class PushConsumer(GroupMember):
         self._executor = ThreadPoolExecutor(
             self._settings.consume_threads, thread_name_prefix=f"consume {group}"
         )
-        self._caller = Caller(group, self._executor)
-        self._caller.telemetry = telemetry_of(self._settings, group)
+        self._caller = Caller(group, self._executor, self._telemetry)
         self._redelivery: Redelivery | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._lock_task: asyncio.Task[None] | None = None
@@ -118,12 +115,10 @@ class PushConsumer(GroupMember):
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._leaving: dict[Queue, HeldQueue] = {}
-        self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch[ReceivedMessage]]] = {}
+        self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch]] = {}
         self._observations: dict[ReceivedMessage, _Observation] = {}
         """Spans and traces of the messages that a stream has yielded."""
-        self._closing = False
         self._close_task: asyncio.Task[None] | None = None
-        self._ended_event = asyncio.Event()
 
     # -- handlers ----------------------------------------------------------------------------------
 
@@ -158,11 +153,10 @@ class PushConsumer(GroupMember):
         `tags` is `*`, or tags joined by `||`; `sql` is an SQL92 condition on properties instead.
         Without a handler, read the messages with `async for`.
         """
+        bound = None
         if handler is not None:
             bound = bind(topic, handler, takes_list=False, batch_size=1)
-            self._subscribe(topic, tags, sql, bound)
-        else:
-            self._subscribe(topic, tags, sql, None)
+        self._subscribe(topic, tags, sql, bound)
 
     def subscribe_batches(
         self,
@@ -184,9 +178,9 @@ class PushConsumer(GroupMember):
     ) -> None:
         topic = namespaces.strip(self._settings.namespace, topic) if topic else topic
         if handler is None and self._handlers:
-            raise ConfigError(f"topic {topic}: the others have handlers, this one needs one, too")
+            raise ConfigError(f"topic {topic}: other topics have handlers, this one needs one, too")
         if handler is not None and self._subscriptions and not self._handlers:
-            raise ConfigError(f"topic {topic}: the others have no handlers, so this one cannot")
+            raise ConfigError(f"topic {topic}: other topics have no handlers, so this one cannot")
         self._add_subscription(topic, tags, sql)
         if handler is not None:
             self._handlers[topic] = handler
@@ -215,9 +209,7 @@ class PushConsumer(GroupMember):
         settings = self._settings
         if not settings.broadcasting:
             self._redelivery = Redelivery(self._calls, settings)
-        if settings.trace:
-            self._caller.tracer = Tracer(self._wire_group, "CONSUME", settings)
-            self._caller.tracer.start(self._calls.hub)
+        self._caller.tracer = self._tracer
         if self._handlers:
             loop = asyncio.get_running_loop()
             self._workers = [
@@ -242,23 +234,16 @@ class PushConsumer(GroupMember):
         if asyncio.current_task() in self._workers:
             self._close_task = asyncio.create_task(self.close(), name=f"close {self._name}")
             return
-        if self._closing:
-            await self._ended_event.wait()
-            return
-        self._closing = True
         self._wake_streams()
         try:
-            if self._hub is not None and not self._closed:
-                await self._close_running()
+            await super().close()
         finally:
-            self._closed = True
             if self._lock_task is not None:
                 self._lock_task.cancel()
             self._executor.shutdown(wait=False, cancel_futures=True)
-            self._ended_event.set()
 
-    async def _close_running(self) -> None:
-        await self._stop_tasks()
+    async def _stop(self) -> None:
+        await super()._stop()
         try:
             async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
                 await self._quiet.wait()
@@ -278,13 +263,10 @@ class PushConsumer(GroupMember):
             await orderly.unlock(self._calls, [*self._held.values(), *self._leaving.values()])
         for message in tuple(self._observations):
             self._end_observation(message, done=False)
-        if self._caller.tracer is not None:
-            await self._caller.tracer.close()
-        await self._leave()
 
     async def wait_closed(self) -> None:
         """Wait until the consumer is closed."""
-        await self._ended_event.wait()
+        await self._close_done.wait()
 
     def suspend(self) -> None:
         """Stop pulling until `resume`; pulled messages are still handled."""
@@ -304,22 +286,20 @@ class PushConsumer(GroupMember):
 
     def _new_state(self, queue_offset: int) -> ProcessQueue:
         if self._settings.ordered:
-            return OrderedQueue[ReceivedMessage](queue_offset, steady_ms())
-        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
+            return OrderedQueue(queue_offset, steady_ms())
+        return ConcurrentQueue(queue_offset, steady_ms())
 
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
         if self._settings.ordered:
-            line = orderly.state_of(held)
-            line.put(messages)
-            if not line.consuming:
-                line.consuming = True
+            held.ordered.put(messages)
+            if not held.ordered.consuming:
+                held.ordered.consuming = True
                 self._work.put_nowait((held, None))
             return
-        state = concurrent.state_of(held)
         if held.queue.topic == self._retry_topic:
-            batches = concurrent.cut_by_topic(state, messages, self._batch_size)
+            batches = concurrent.cut_by_topic(held.concurrent, messages, self._batch_size)
         else:
-            batches = state.put(messages, self._batch_size(messages[0].topic))
+            batches = held.concurrent.put(messages, self._batch_size(messages[0].topic))
         for batch in batches:
             self._work.put_nowait((held, batch))
 
@@ -329,7 +309,7 @@ class PushConsumer(GroupMember):
 
     async def _work_forever(self) -> None:
         loop = asyncio.get_running_loop()
-        turn_s = loop.time()
+        yielded_s = loop.time()
         while True:
             work = await self._work.get()
             if work is None or self._closing:
@@ -347,9 +327,9 @@ class PushConsumer(GroupMember):
                 log.exception("group %s, queue %s: consuming failed", self._name, held.queue)
             finally:
                 self._exit()
-            if loop.time() - turn_s > _TURN_S:
+            if loop.time() - yielded_s > _YIELD_AFTER_S:
                 await asyncio.sleep(0)
-                turn_s = loop.time()
+                yielded_s = loop.time()
 
     def _enter(self) -> None:
         self._running_count += 1
@@ -383,24 +363,24 @@ class PushConsumer(GroupMember):
 
     # -- in any order ------------------------------------------------------------------------------
 
-    async def _consume(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> None:
+    async def _consume(self, held: HeldQueue, batch: Batch) -> None:
         batch.started_ms = steady_ms()
         outcome = await self._call(batch.messages[0].topic, batch.messages)
         if outcome.later is None and not (held.state.dropped or batch.finished):
             # Fast path of `_apply_outcome`, without its awaits.
-            concurrent.state_of(held).finish(batch, steady_ms())
-            self._offsets.update(held.queue, held.state.progress)
-            held.wake.set()
+            held.concurrent.finish(batch, steady_ms())
+            self._advance(held)
         else:
             await self._apply_outcome(held, batch, outcome)
 
-    async def _apply_outcome(
-        self, held: HeldQueue, batch: Batch[ReceivedMessage], outcome: Outcome
-    ) -> None:
+    async def _apply_outcome(self, held: HeldQueue, batch: Batch, outcome: Outcome) -> None:
         if held.state.dropped or batch.finished:
             return  # the queue was released, or the message was sent back for taking too long
         if not await concurrent.apply_outcome(held, batch, outcome, self._redelivery):
             self._later(self._settings.local_retry_ms, (held, batch))
+        self._advance(held)
+
+    def _advance(self, held: HeldQueue) -> None:
         if not held.state.dropped:
             self._offsets.update(held.queue, held.state.progress)
             held.wake.set()
@@ -412,16 +392,14 @@ class PushConsumer(GroupMember):
             await asyncio.sleep(min(timeout_ms, 60_000) / 1000)
             for held in tuple(self._held.values()):
                 await concurrent.send_back_overdue(held, self._redelivery, timeout_ms)
-                if not held.state.dropped:
-                    self._offsets.update(held.queue, held.state.progress)
-                    held.wake.set()
+                self._advance(held)
 
     # -- in order ----------------------------------------------------------------------------------
 
     async def _consume_in_order(self, held: HeldQueue) -> None:
         """Call the handler until the queue is empty or has to wait."""
         loop = asyncio.get_running_loop()
-        state = orderly.state_of(held)
+        state = held.ordered
         began_s = loop.time()
         self._running.add(held)
         try:
@@ -440,16 +418,19 @@ class PushConsumer(GroupMember):
 
     async def _consume_next(self, held: HeldQueue) -> bool:
         """Call the handler with the next messages; False if the queue is empty or has to wait."""
-        state = orderly.state_of(held)
-        first = state.take(1, steady_ms())
-        if not first:
+        state = held.ordered
+        messages = state.next_messages(1, steady_ms())
+        if not messages:
             state.consuming = False
             return False
-        topic = first[0].topic
-        messages = first
+        topic = messages[0].topic
         if (size := self._batch_size(topic)) > 1:
-            state.give_back(1, first)
-            messages = self._next_of_topic(state, size, topic)
+            messages += state.next_messages(size - 1, steady_ms())
+            # Retry topics mix the messages of several topics.
+            same = sum(1 for _ in takewhile(lambda each: each.topic == topic, messages))
+            if same < len(messages):
+                state.give_back(len(messages) - same, messages[same:])
+                del messages[same:]
         outcome = await self._call(topic, messages)
         goes_on = await orderly.apply_outcome(held, messages, outcome, self._calls, self._settings)
         if self._held.get(held.queue) is held or held.queue in self._leaving:
@@ -458,14 +439,6 @@ class PushConsumer(GroupMember):
             pause_ms = orderly.pause_ms(outcome.later, self._settings)
             self._later(pause_ms, (held, None))
         return goes_on
-
-    def _next_of_topic(self, state: orderly.State, size: int, topic: str) -> list[ReceivedMessage]:
-        """At most `size` messages of one topic; retry topics mix the messages of several."""
-        messages = state.take(size, steady_ms())
-        same = next((at for at, each in enumerate(messages) if each.topic != topic), len(messages))
-        if same < len(messages):
-            state.give_back(len(messages) - same, messages[same:])
-        return messages[:same]
 
     async def _can_claim(self, queue: Queue) -> bool:
         if queue in self._leaving:
@@ -498,27 +471,25 @@ class PushConsumer(GroupMember):
             return
         self._leaving[held.queue] = held
         if held in self._running:
-            self._run(self._unlock_when_done(held), "unlock")
+            self._run(self._unlock(held), "unlock")
         else:
             await self._unlock(held)
 
-    async def _unlock_when_done(self, held: HeldQueue) -> None:
+    async def _handler_ended(self, held: HeldQueue) -> None:
         while held in self._running:
             held.wake.clear()
             await held.wake.wait()
-        await self._unlock(held)
 
     async def _wait_for_handler(self, held: HeldQueue) -> None:
         try:
             async with asyncio.timeout(_HANDLER_WAIT_S):
-                while held in self._running:
-                    held.wake.clear()
-                    await held.wake.wait()
+                await self._handler_ended(held)
         except TimeoutError:
             log.warning("group %s, queue %s: the handler still runs", self._name, held.queue)
 
     async def _unlock(self, held: HeldQueue) -> None:
-        """Save the offset and release the queue for its next owner."""
+        """Save the offset and release the queue for its next owner, after its running handler."""
+        await self._handler_ended(held)
         self._offsets.update(held.queue, held.state.progress)
         await self._offsets.persist((held.queue,))
         if held.queue not in self._held:
@@ -533,23 +504,29 @@ class PushConsumer(GroupMember):
         """The messages, for a consumer without handlers; see the module."""
         if self._handlers:
             raise ConfigError(f"group {self._name}: the messages go to its handlers")
-        return MessageStream(self)
+        return self._stream()
+
+    async def _stream(self) -> AsyncGenerator[ReceivedMessage]:
+        while (message := await self.next_message()) is not None:
+            yield message
+            await self.ack(message)
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Acknowledge a message before asking for the next one. Idempotent."""
-        if (found := self._open.pop(message, None)) is not None:
-            self._end_observation(message, done=True)
-            await self._apply_outcome(*found, Outcome())
+        await self._end(message, None)
 
     async def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Have a message delivered again; see `Later` for the delay level."""
-        if (found := self._open.pop(message, None)) is not None:
-            self._end_observation(message, done=False)
-            await self._apply_outcome(*found, Outcome(Later(delay_level)))
+        await self._end(message, Later(delay_level))
+
+    async def _end(self, message: ReceivedMessage, later: Later | None) -> None:
+        if (work := self._open.pop(message, None)) is not None:
+            self._end_observation(message, done=later is None)
+            await self._apply_outcome(*work, Outcome(later))
 
     def _begin_observation(self, message: ReceivedMessage) -> None:
         """Start span and trace of a message that a stream yields."""
-        tracer, telemetry = self._caller.tracer, self._caller.telemetry
+        tracer, telemetry = self._tracer, self._telemetry
         if tracer is not None or telemetry is not None:
             self._observations[message] = (
                 telemetry.begin_processing(message) if telemetry else None,
@@ -558,8 +535,8 @@ class PushConsumer(GroupMember):
 
     def _end_observation(self, message: ReceivedMessage, *, done: bool) -> None:
         span, handling = self._observations.pop(message, (None, None))
-        if span is not None and self._caller.telemetry is not None:
-            self._caller.telemetry.end_processing(span, message.topic, done=done)
+        if span is not None and self._telemetry is not None:
+            self._telemetry.end_processing(span, message.topic, done=done)
         if handling is not None:
             handling.end(ConsumeReturn.SUCCESS if done else ConsumeReturn.FAILED)
 
@@ -568,11 +545,9 @@ class PushConsumer(GroupMember):
         while not self._closing:
             if self._hub is None:
                 raise ClientClosed(f"group {self._name}: the consumer was not started")
-            work = await self._work.get()
-            if work is None or work[1] is None or work[0].state.dropped or work[1].finished:
+            held, batch = await self._work.get() or (None, None)
+            if held is None or batch is None or held.state.dropped or batch.finished:
                 continue
-            held, batch = work
-            assert batch is not None
             batch.started_ms = steady_ms()
             message = batch.messages[0]
             self._open[message] = (held, batch)
@@ -595,24 +570,21 @@ class PushConsumer(GroupMember):
             info = self.running_info()
             if header.jstack_enable:
                 info = msgspec.structs.replace(info, jstack=stack_dump())
-            return Command(code=ResponseCode.SUCCESS, body=bodies.encode(info))
+            return success(bodies.encode(info))
         return super().on_request(connection, request)
 
     async def _consume_directly(self, request: Command) -> Command:
         """Call the handler with a message that an operator chose; responds with the outcome."""
         message = direct_message(request, self._settings)
         started_ms = steady_ms()
-        result = await self._try_directly(message)
-        return direct_response(*result, steady_ms() - started_ms, self._settings)
-
-    async def _try_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        if message.topic not in self._handlers or self._closing:
-            return "CR_RETURN_NULL", f"no handler for topic {message.topic}"
-        self._enter()
-        try:
-            return direct_result(await self._call(message.topic, [message]))
-        finally:
-            self._exit()
+        outcome = None
+        if message.topic in self._handlers and not self._closing:
+            self._enter()
+            try:
+                outcome = await self._call(message.topic, [message])
+            finally:
+                self._exit()
+        return direct_response(message, outcome, steady_ms() - started_ms, self._settings)
 
     def _info_properties(self) -> dict[str, str]:
         return super()._info_properties() | {

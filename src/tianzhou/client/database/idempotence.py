@@ -1,8 +1,8 @@
 """Handling each message once, though brokers deliver at least once.
 
-A message has a token, by default its business key. The token is written as a unique row in the same
-database transaction as the work itself, so either both are there or neither. A cache in front of
-the database answers for the duplicates that come soon, which is most of them.
+A message has a token, by default its business key. The token is written as a unique row in the
+database transaction of the work itself, so both are committed or neither. A cache in front of the
+database recognises most duplicates, since they usually arrive within a short time.
 
     once = Once("order-clerks", engine.begin)
 
@@ -12,12 +12,12 @@ the database answers for the duplicates that come soon, which is most of them.
 
     consumer.subscribe("orders", handle)
 
-    cache says "seen"  -> nothing to do
-    row is there       -> nothing to do, and the cache learns it
-    row is new         -> the work, the commit, then the cache learns it
+    token is cached    -> nothing to do
+    row exists         -> nothing to do; the token is cached
+    row is new         -> the work, the commit, then the token is cached
 
 The cache is updated after the commit: a token cached too early would lose the message if the
-commit failed. For work without a database there is `RedisOnce`, which can promise less.
+commit failed. For work without a database there is `RedisOnce`, with a weaker guarantee.
 """
 
 import logging
@@ -31,15 +31,15 @@ from functools import wraps
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from tianzhou.client.database import sql
-from tianzhou.client.message import ReceivedMessage
-from tianzhou.clock import Clock, wall_ms
+from tianzhou.client.message import ReceivedMessage, duration_ms
+from tianzhou.clock import Clock, steady_ms
 from tianzhou.errors import TokenBusy
 
 log = logging.getLogger(__name__)
 
 TABLE = "tianzhou_tokens"
 KEEP = timedelta(days=7)
-"""Longer than the longest way of a message through retries, and than the log keeps it."""
+"""Longer than all retries of a message together, and than the log is kept."""
 _PURGE_EVERY_MS = 10 * 60 * 1000
 _PURGE_ROWS = 10_000
 
@@ -55,7 +55,7 @@ def by_key(message: ReceivedMessage) -> str:
 
 
 class TokenCache(Protocol):
-    """Remembers tokens for some time; may forget any of them, must not invent one."""
+    """Caches tokens for some time; may lose any of them."""
 
     def has(self, token: str) -> bool: ...
 
@@ -86,18 +86,18 @@ class RecentTokens:
 class RedisTokens:
     """Tokens of all processes, in Redis. `client` is a redis.Redis.
 
-    When Redis is away the database decides alone, and the log says so.
+    When Redis does not respond, the database decides alone, and a warning is logged.
     """
 
     def __init__(self, client: Any, prefix: str = "tianzhou:", keep: timedelta = KEEP) -> None:  # noqa: ANN401 - any redis client
         self._client = client
         self._prefix = prefix
-        self._keep_ms = round(keep / timedelta(milliseconds=1))
+        self._keep_ms = duration_ms(keep)
 
     def has(self, token: str) -> bool:
         try:
             return bool(self._client.exists(self._prefix + token))
-        except Exception as e:  # noqa: BLE001 - whatever is wrong with a cache, the database knows
+        except Exception as e:  # noqa: BLE001 - the database decides without a cache
             log.warning("cache of tokens: Redis read failed: %s", e)
             return False
 
@@ -111,45 +111,47 @@ class RedisTokens:
 # -- the table -------------------------------------------------------------------------------------
 
 
-class TokenTable:
-    """The unique rows. Every method runs in the transaction of the connection it is given."""
+class TokenTable(sql.Table):
+    """The table of tokens. Every method runs in the transaction of the given connection."""
 
-    def __init__(self, name: str = TABLE) -> None:
-        """Raises ConfigError for what cannot be the name of a table."""
-        self.name = sql.checked_table(name)
+    def __init__(self, name: str = TABLE, *, clock: Clock | None = None) -> None:
+        """Times are those of the database, unless a clock is given. Raises ConfigError."""
+        super().__init__(name, clock)
 
     def create(self, connection: sql.Connection) -> None:
         """Create the table if it is missing."""
-        sql.run(
+        self.run(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self.name} (consumer_group VARCHAR(255) NOT NULL, "
+            "CREATE TABLE IF NOT EXISTS {table} (consumer_group VARCHAR(255) NOT NULL, "
             "token VARCHAR(1024) NOT NULL, created_ms BIGINT NOT NULL, "
             "PRIMARY KEY (consumer_group, token))",
         )
 
-    def claim(self, connection: sql.Connection, group: str, token: str, now_ms: int) -> bool:
-        """Write the row; False if it is there already.
+    def claim(self, connection: sql.Connection, group: str, token: str) -> bool:
+        """Write the row; False if it exists.
 
-        A row that another transaction has written but not committed is waited for.
+        Waits for a row that another transaction has written but not committed.
         """
-        done = sql.run(
+        result = self.run(
             connection,
-            f"INSERT INTO {self.name} (consumer_group, token, created_ms) "  # noqa: S608 - a checked name
-            "VALUES (:consumer_group, :token, :created_ms) ON CONFLICT DO NOTHING",
-            {"consumer_group": group, "token": token, "created_ms": now_ms},
+            "INSERT INTO {table} (consumer_group, token, created_ms) "
+            "VALUES (:consumer_group, :token, {now}) ON CONFLICT DO NOTHING",
+            consumer_group=group,
+            token=token,
         )
-        return done.row_count == 1
+        return result.row_count == 1
 
     def purge(self, connection: sql.Connection, before_ms: int, row_max: int = _PURGE_ROWS) -> int:
         """Delete some of the rows that are older; returns how many."""
-        done = sql.run(
+        result = self.run(
             connection,
-            f"DELETE FROM {self.name} WHERE (consumer_group, token) IN "  # noqa: S608 - a checked name
-            f"(SELECT consumer_group, token FROM {self.name} WHERE created_ms < :before_ms "
+            "DELETE FROM {table} WHERE (consumer_group, token) IN "
+            "(SELECT consumer_group, token FROM {table} WHERE created_ms < :before_ms "
             "LIMIT :row_max)",
-            {"before_ms": before_ms, "row_max": row_max},
+            before_ms=before_ms,
+            row_max=row_max,
         )
-        return max(done.row_count, 0)
+        return max(result.row_count, 0)
 
 
 # -- handling once ---------------------------------------------------------------------------------
@@ -158,29 +160,30 @@ C = TypeVar("C")
 
 
 class OnceOptions(TypedDict, total=False):
-    """What may be said about handling once."""
+    """The options of `Once` and `AsyncOnce`."""
 
     table: TokenTable
     token: TokenOf
-    """How a message is recognised; `by_key` by default."""
+    """The token of a message; `by_key` by default."""
     cache: TokenCache
     """`RecentTokens` of this process by default."""
     keep: timedelta
     """How long tokens are kept."""
     clock: Clock
+    """The time of rows, in ms; that of the database by default."""
 
 
 class _Rules:
-    """What both kinds of `Once` share."""
+    """The common part of `Once` and `AsyncOnce`."""
 
     def __init__(self, group: str, options: OnceOptions) -> None:
         self.group = group
-        self.table = options.get("table") or TokenTable()
+        self.table = options.get("table") or TokenTable(clock=options.get("clock"))
         self._token_of = options.get("token", by_key)
         cache = options.get("cache")
         self._cache: TokenCache = RecentTokens() if cache is None else cache
-        self._keep_ms = round(options.get("keep", KEEP) / timedelta(milliseconds=1))
-        self._clock = options.get("clock", wall_ms)
+        self._keep_ms = duration_ms(options.get("keep", KEEP))
+        self._clock = options.get("clock", steady_ms)
         self._purge_at_ms = self._clock() + _PURGE_EVERY_MS
 
     def _token(self, message: ReceivedMessage) -> str:
@@ -202,9 +205,8 @@ class _Rules:
         self._purge_at_ms = now_ms + _PURGE_EVERY_MS
         return True
 
-    @property
-    def _expired_ms(self) -> int:
-        return self._clock() - self._keep_ms
+    def _purge(self, connection: sql.Connection) -> int:
+        return self.table.purge(connection, self.table.now_ms(connection) - self._keep_ms)
 
 
 class Once(_Rules, Generic[C]):
@@ -212,8 +214,8 @@ class Once(_Rules, Generic[C]):
 
     `begin()` gives a context manager that begins a transaction, commits it at its end and rolls it
     back on an exception: `engine.begin` and `session_maker.begin` of SQLAlchemy, `pool.connection`
-    of psycopg, `lambda: connection` for one of sqlite3 or psycopg2 that nothing else uses. Handlers
-    take turns at such a connection; with one for each transaction they run beside each other.
+    of psycopg, `lambda: connection` for one of sqlite3 or psycopg2 that nothing else uses. With one
+    such connection handlers run one after another; with one per transaction, concurrently.
     """
 
     def __init__(
@@ -231,15 +233,15 @@ class Once(_Rules, Generic[C]):
             self.table.create(connection)
 
     def run(self, message: ReceivedMessage, work: Callable[[C], object]) -> bool:
-        """Do the work in a transaction, unless it was done; whether it was done now.
+        """Do the work in a transaction, unless it was done before; returns whether it was done now.
 
-        What the work raises rolls back everything, and the message may be tried again.
+        An exception of the work rolls back everything, so the message can be retried.
         """
         token = self._token(message)
         if self._is_cached(token):
             return False
         with sql.transaction(self._begin) as connection:
-            is_first = self.table.claim(connection, self.group, token, self._clock())
+            is_first = self.table.claim(connection, self.group, token)
             if is_first:
                 work(connection)
         self._remember(token)
@@ -252,7 +254,7 @@ class Once(_Rules, Generic[C]):
     ) -> Callable[[ReceivedMessage], None]:
         """Turn a function of a message and a connection into a handler for a consumer.
 
-        It returns None for a duplicate as well: to a consumer, False would mean "once more".
+        It returns None for a duplicate as well: a consumer would redeliver the message after False.
         """
 
         @wraps(work)
@@ -262,9 +264,9 @@ class Once(_Rules, Generic[C]):
         return handle
 
     def purge(self) -> int:
-        """Delete tokens that are older than `keep`; done every few minutes without asking, too."""
+        """Delete tokens that are older than `keep`; `run` does so every ten minutes, too."""
         with sql.transaction(self._begin) as connection:
-            return self.table.purge(connection, self._expired_ms)
+            return self._purge(connection)
 
 
 class AsyncOnce(_Rules, Generic[C]):
@@ -290,7 +292,7 @@ class AsyncOnce(_Rules, Generic[C]):
         if self._is_cached(token):
             return False
         async with self._begin() as connection:
-            is_first = await connection.run_sync(self.table.claim, self.group, token, self._clock())
+            is_first = await connection.run_sync(self.table.claim, self.group, token)
             if is_first:
                 await work(connection)
         self._remember(token)
@@ -312,15 +314,15 @@ class AsyncOnce(_Rules, Generic[C]):
     async def purge(self) -> int:
         """As `Once.purge`."""
         async with self._begin() as connection:
-            return int(await connection.run_sync(self.table.purge, self._expired_ms))
+            return int(await connection.run_sync(self._purge))
 
 
 class RedisOnce:
     """Once per token by Redis alone, for work that has no database transaction.
 
-    A token is first leased, then marked as done. If the process dies in between, the work may have
-    been done or not, and another tries when the lease is over: at least once, and nearly always
-    once. `client` is a redis.Redis.
+    A token is first leased, then marked as done. If the process dies in between, the work is
+    repeated when the lease is over, although it may have been done: at least once, and nearly
+    always once. `client` is a redis.Redis.
     """
 
     def __init__(
@@ -336,13 +338,13 @@ class RedisOnce:
         self._client = client
         self._prefix = f"{prefix}{group}:"
         self._token_of = token
-        self._lease_ms = round(lease / timedelta(milliseconds=1))
-        self._keep_ms = round(keep / timedelta(milliseconds=1))
+        self._lease_ms = duration_ms(lease)
+        self._keep_ms = duration_ms(keep)
 
     def run(self, message: ReceivedMessage, work: Callable[[], object]) -> bool:
-        """Do the work unless it was done; whether it was done now.
+        """Do the work unless it was done before; returns whether it was done now.
 
-        Raises TokenBusy while another does it: the message is to be tried again later.
+        Raises TokenBusy while another process does it: the message must be retried later.
         """
         name = self._prefix + self._token_of(message)
         mine = uuid.uuid4().bytes
@@ -356,7 +358,7 @@ class RedisOnce:
         try:
             work()
         except BaseException:
-            # Only our own lease is given up: after its end it may be another's.
+            # Only the own lease: after it has ended, another process may hold one.
             self._client.eval(_DELETE_IF_MINE, 1, name, mine)
             raise
         self._client.set(name, _DONE, px=self._keep_ms)
@@ -365,7 +367,7 @@ class RedisOnce:
     def handler(
         self, work: Callable[[ReceivedMessage], object]
     ) -> Callable[[ReceivedMessage], None]:
-        """Turn a function of a message into a handler for a consumer; None is what it returns."""
+        """Turn a function of a message into a handler for a consumer, which returns None."""
 
         @wraps(work)
         def handle(message: ReceivedMessage) -> None:

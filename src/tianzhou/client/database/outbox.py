@@ -28,21 +28,23 @@ of its row as property OUTBOX_ID, by which a consumer can recognise a duplicate.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
 from tianzhou.client.database import sql
-from tianzhou.client.message import Message, time_of
+from tianzhou.client.message import Message, duration_ms, time_of
 from tianzhou.client.sending.send_request import SendResult, SendStatus
-from tianzhou.clock import Clock, wall_ms
+from tianzhou.clock import Clock
 from tianzhou.errors import MessageRefused
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TABLE = "tianzhou_outbox"
 OUTBOX_ID = "OUTBOX_ID"
@@ -50,6 +52,7 @@ OUTBOX_ID = "OUTBOX_ID"
 NEW, SENT, FAILED = "new", "sent", "failed"
 _PAUSE_MAX_MS = 60_000
 _PURGE_ROWS = 10_000
+_SELECT = "SELECT id, message, body, state, try_count, created_ms, error FROM {table} r "
 _IDS = {
     sql.SQLITE: "INTEGER PRIMARY KEY AUTOINCREMENT",
     sql.POSTGRESQL: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -73,6 +76,10 @@ class _Saved(msgspec.Struct, frozen=True, omit_defaults=True):
     flag: int = 0
 
 
+_SAME_FIELDS = ("topic", "tags", "delay_level", "shard", "wait_stored", "flag")
+"""Fields that a row stores as the message has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
     """One row, with the message that it holds."""
@@ -85,208 +92,156 @@ class OutboxRow:
     error: str | None
 
 
-class Outbox:
+class Outbox(sql.Table):
     """The outbox table. Every method runs in the transaction of the given connection."""
 
-    def __init__(self, name: str = TABLE, *, clock: Clock = wall_ms) -> None:
-        """Raises ConfigError for an invalid table name."""
-        self.name = sql.checked_table(name)
-        self.clock = clock
+    def __init__(self, name: str = TABLE, *, clock: Clock | None = None) -> None:
+        """Times are those of the database, unless a clock is given. Raises ConfigError."""
+        super().__init__(name, clock)
 
     def create(self, connection: sql.Connection) -> None:
         """Create the table and its index if they are missing."""
         dialect = sql.dialect_of(connection)
-        sql.run(
+        self.run(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self.name} (id {_IDS[dialect]}, "
+            f"CREATE TABLE IF NOT EXISTS {{table}} (id {_IDS[dialect]}, "
             f"message TEXT NOT NULL, body {_BYTES[dialect]} NOT NULL, shard VARCHAR(255), "
             "state VARCHAR(8) NOT NULL, try_count INTEGER NOT NULL, due_ms BIGINT NOT NULL, "
             "created_ms BIGINT NOT NULL, sent_ms BIGINT, msg_id VARCHAR(64), error TEXT)",
         )
         index = f"{self.name.replace('.', '_')}_due"
-        sql.run(
-            connection, f"CREATE INDEX IF NOT EXISTS {index} ON {self.name} (state, due_ms, id)"
-        )
+        self.run(connection, f"CREATE INDEX IF NOT EXISTS {index} ON {{table}} (state, due_ms, id)")
 
     def put(self, connection: sql.Connection, *messages: Message) -> None:
         """Write messages into the caller's transaction; they are sent after its commit."""
-        now_ms = self.clock()
         for message in messages:
             if OUTBOX_ID in message.properties:
                 raise MessageRefused(f"property {OUTBOX_ID} is reserved for the outbox")
-            sql.run(
+            self.run(
                 connection,
-                f"INSERT INTO {self.name} "  # noqa: S608 - a checked name
-                "(message, body, shard, state, try_count, due_ms, created_ms) "
-                "VALUES (:message, :body, :shard, 'new', 0, :now_ms, :now_ms)",
-                {
-                    "message": _save(message),
-                    "body": message.payload,
-                    "shard": message.shard,
-                    "now_ms": now_ms,
-                },
+                "INSERT INTO {table} (message, body, shard, state, try_count, due_ms, created_ms) "
+                "VALUES (:message, :body, :shard, 'new', 0, {now}, {now})",
+                message=_save(message),
+                body=message.payload,
+                shard=message.shard,
             )
 
     # -- for the relay -----------------------------------------------------------------------------
 
     def take(self, connection: sql.Connection, row_max: int, lease_ms: int) -> list[OutboxRow]:
         """Rows to send now, leased: other relays skip them for `lease_ms`."""
-        now_ms = self.clock()
-        dialect = sql.dialect_of(connection)
         # Of a shard only rows without an unsent one before them, and of those the first is enough.
-        found = sql.run(
+        result = self.run(
             connection,
-            f"SELECT id, message, body, state, try_count, created_ms, error FROM {self.name} r "  # noqa: S608 - a checked name
-            "WHERE state = 'new' AND due_ms <= :now_ms AND (shard IS NULL OR NOT EXISTS "
-            f"(SELECT 1 FROM {self.name} b WHERE b.shard = r.shard AND b.id < r.id "
+            _SELECT  # noqa: S608 - constants
+            + "WHERE state = 'new' AND due_ms <= {now} AND (shard IS NULL OR NOT EXISTS "
+            "(SELECT 1 FROM {table} b WHERE b.shard = r.shard AND b.id < r.id "
             "AND b.state <> 'sent')) "
-            f"ORDER BY id LIMIT :row_max {_SKIP_LOCKED[dialect]}",
-            {"now_ms": now_ms, "row_max": row_max},
+            "ORDER BY id LIMIT :row_max " + _SKIP_LOCKED[sql.dialect_of(connection)],
+            row_max=row_max,
         )
-        rows = [_row(each) for each in found.rows]
+        rows = [_row(each) for each in result.rows]
+        lease = "UPDATE {table} SET due_ms = {now} + :lease_ms WHERE id = :row_id"
         for row in rows:
-            sql.run(
-                connection,
-                f"UPDATE {self.name} SET due_ms = :due_ms WHERE id = :row_id",  # noqa: S608 - a checked name
-                {"due_ms": now_ms + lease_ms, "row_id": row.row_id},
-            )
+            self.run(connection, lease, lease_ms=lease_ms, row_id=row.row_id)
         return rows
 
     def mark_sent(
         self, connection: sql.Connection, row_id: int, msg_id: str, weak_status: str | None = None
     ) -> None:
         """The row was stored; `weak_status` is the send status if it was not SEND_OK."""
-        sql.run(
+        self.run(
             connection,
-            f"UPDATE {self.name} SET state = 'sent', sent_ms = :now_ms, msg_id = :msg_id, "  # noqa: S608 - a checked name
+            "UPDATE {table} SET state = 'sent', sent_ms = {now}, msg_id = :msg_id, "
             "error = :weak_status, try_count = try_count + 1 WHERE id = :row_id",
-            {
-                "now_ms": self.clock(),
-                "msg_id": msg_id,
-                "weak_status": weak_status,
-                "row_id": row_id,
-            },
+            msg_id=msg_id,
+            weak_status=weak_status,
+            row_id=row_id,
         )
 
     def mark_unsent(
         self, connection: sql.Connection, row: OutboxRow, error: str, tries_max: int
     ) -> bool:
         """The row could not be sent; returns whether it has failed for good."""
-        tries = row.try_count + 1
-        is_given_up = tries >= tries_max
-        pause_ms = min(1000 << min(row.try_count, 16), _PAUSE_MAX_MS)
-        sql.run(
+        has_failed = row.try_count + 1 >= tries_max
+        self.run(
             connection,
-            f"UPDATE {self.name} SET state = :state, try_count = :try_count, error = :error, "  # noqa: S608 - a checked name
-            "due_ms = :due_ms WHERE id = :row_id",
-            {
-                "state": FAILED if is_given_up else NEW,
-                "try_count": tries,
-                "error": error[:1000],
-                "due_ms": self.clock() + pause_ms,
-                "row_id": row.row_id,
-            },
+            "UPDATE {table} SET state = :state, try_count = :try_count, error = :error, "
+            "due_ms = {now} + :pause_ms WHERE id = :row_id",
+            state=FAILED if has_failed else NEW,
+            try_count=row.try_count + 1,
+            error=error[:1000],
+            pause_ms=min(1000 << min(row.try_count, 16), _PAUSE_MAX_MS),
+            row_id=row.row_id,
         )
-        return is_given_up
+        return has_failed
 
     # -- for operators -----------------------------------------------------------------------------
 
     def counts(self, connection: sql.Connection) -> dict[str, int]:
         """How many rows are in each state."""
-        found = sql.run(
-            connection,
-            f"SELECT state, COUNT(*) FROM {self.name} GROUP BY state",  # noqa: S608 - a checked name
-        )
-        return {str(state): int(count) for state, count in found.rows}
+        result = self.run(connection, "SELECT state, COUNT(*) FROM {table} GROUP BY state")
+        return {str(state): int(count) for state, count in result.rows}
 
     def failed(self, connection: sql.Connection, row_max: int = 1000) -> list[OutboxRow]:
         """Rows that failed for good, oldest first."""
-        found = sql.run(
-            connection,
-            f"SELECT id, message, body, state, try_count, created_ms, error FROM {self.name} "  # noqa: S608 - a checked name
-            "WHERE state = 'failed' ORDER BY id LIMIT :row_max",
-            {"row_max": row_max},
-        )
-        return [_row(each) for each in found.rows]
+        statement = _SELECT + "WHERE state = 'failed' ORDER BY id LIMIT :row_max"
+        return [_row(each) for each in self.run(connection, statement, row_max=row_max).rows]
 
     def retry(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
         """Reset failed rows to new; returns how many there were."""
-        count = 0
-        for row_id in row_ids:
-            done = sql.run(
-                connection,
-                f"UPDATE {self.name} SET state = 'new', try_count = 0, due_ms = :now_ms "  # noqa: S608 - a checked name
-                "WHERE id = :row_id AND state = 'failed'",
-                {"now_ms": self.clock(), "row_id": row_id},
-            )
-            count += done.row_count
-        return count
+        return self._change_failed(
+            connection, "UPDATE {table} SET state = 'new', try_count = 0, due_ms = {now}", row_ids
+        )
 
     def delete(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
         """Delete failed rows, which unblocks their shards; returns how many there were."""
-        return sum(
-            sql.run(
-                connection,
-                f"DELETE FROM {self.name} WHERE id = :row_id AND state = 'failed'",  # noqa: S608 - a checked name
-                {"row_id": row_id},
-            ).row_count
-            for row_id in row_ids
-        )
+        return self._change_failed(connection, "DELETE FROM {table}", row_ids)
+
+    def _change_failed(
+        self, connection: sql.Connection, change: str, row_ids: Iterable[int]
+    ) -> int:
+        statement = f"{change} WHERE id = :row_id AND state = 'failed'"
+        return sum(self.run(connection, statement, row_id=each).row_count for each in row_ids)
 
     def purge(self, connection: sql.Connection, before_ms: int, row_max: int = _PURGE_ROWS) -> int:
         """Delete rows sent before a time, at most `row_max`; returns how many."""
-        done = sql.run(
+        result = self.run(
             connection,
-            f"DELETE FROM {self.name} WHERE id IN (SELECT id FROM {self.name} "  # noqa: S608 - a checked name
+            "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} "
             "WHERE state = 'sent' AND sent_ms < :before_ms LIMIT :row_max)",
-            {"before_ms": before_ms, "row_max": row_max},
+            before_ms=before_ms,
+            row_max=row_max,
         )
-        return max(done.row_count, 0)
+        return max(result.row_count, 0)
 
 
 def _save(message: Message) -> str:
-    delay = message.delay
-    if isinstance(delay, timedelta):
-        delay = delay.total_seconds()
-    keys = (message.keys,) if isinstance(message.keys, str) else tuple(message.keys)
     saved = _Saved(
-        topic=message.topic,
-        tags=message.tags,
-        keys=keys,
+        keys=(message.keys,) if isinstance(message.keys, str) else tuple(message.keys),
         properties=dict(message.properties),
-        delay_level=message.delay_level,
-        delay_ms=None if delay is None else round(delay * 1000),
+        delay_ms=None if message.delay is None else duration_ms(message.delay),
         deliver_at=message.deliver_at,
-        shard=message.shard,
-        wait_stored=message.wait_stored,
-        flag=message.flag,
+        **{name: getattr(message, name) for name in _SAME_FIELDS},
     )
     return msgspec.json.encode(saved).decode()
 
 
-def _row(columns: Any) -> OutboxRow:  # noqa: ANN401 - a row of whatever driver
+def _row(columns: Any) -> OutboxRow:  # noqa: ANN401 - a row of any driver
     row_id, saved_text, body, state, try_count, created_ms, error = columns
     saved = msgspec.json.decode(saved_text, type=_Saved)
+    deliver_at = saved.deliver_at
+    if saved.delay_ms is not None:
+        # A delay counts from the business transaction, not from the send.
+        deliver_at = time_of(int(created_ms) + saved.delay_ms)
     message = Message(
-        saved.topic,
-        bytes(body),
-        tags=saved.tags,
+        body=bytes(body),
         keys=saved.keys,
         properties=saved.properties | {OUTBOX_ID: str(row_id)},
-        delay_level=saved.delay_level,
-        # A delay counts from the business transaction, not from the send.
-        deliver_at=_deliver_at(saved, int(created_ms)),
-        shard=saved.shard,
-        wait_stored=saved.wait_stored,
-        flag=saved.flag,
+        deliver_at=deliver_at,
+        **{name: getattr(saved, name) for name in _SAME_FIELDS},
     )
     return OutboxRow(int(row_id), message, str(state), int(try_count), int(created_ms), error)
-
-
-def _deliver_at(saved: _Saved, created_ms: int) -> datetime | None:
-    if saved.delay_ms is None:
-        return saved.deliver_at
-    return time_of(created_ms + saved.delay_ms)
 
 
 class MessageSender(Protocol):
@@ -330,10 +285,10 @@ class OutboxRelay:
         self._producer = producer
         self._interval_s = interval.total_seconds()
         self._batch = batch
-        self._lease_ms = round(lease / timedelta(milliseconds=1))
+        self._lease_ms = duration_ms(lease)
         self._tries_max = tries_max
         self._weak_tries_max = min(weak_tries_max, tries_max)
-        self._keep_ms = round(keep / timedelta(milliseconds=1))
+        self._keep_ms = duration_ms(keep)
         self._on_failed = on_failed
         self._wanted = asyncio.Event()
         self._is_stopping = False
@@ -344,12 +299,7 @@ class OutboxRelay:
         self._task = asyncio.create_task(self._run(), name="outbox relay")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # The current round is finished: an interrupted send would be sent twice.
         self._is_stopping = True
         self.wake()
@@ -362,7 +312,7 @@ class OutboxRelay:
 
     async def run_once(self) -> int:
         """Send one batch of due rows; returns how many there were."""
-        rows = await asyncio.to_thread(self._take)
+        rows = await self._transact(self._outbox.take, self._batch, self._lease_ms)
         # Rows of different shards do not wait for each other.
         await asyncio.gather(*(self._send(row) for row in rows))
         return len(rows)
@@ -373,18 +323,16 @@ class OutboxRelay:
             try:
                 count = await self.run_once()
                 if count == 0:
-                    await asyncio.to_thread(self._purge)
+                    await self._transact(self._purge)
             except Exception:  # a database that is away now may be back later
                 log.exception("outbox %s: a round failed", self._outbox.name)
             if count == 0:
                 await self._pause()
 
     async def _pause(self) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._interval_s):
                 await self._wanted.wait()
-        except TimeoutError:
-            pass
         self._wanted.clear()
 
     async def _send(self, row: OutboxRow) -> None:
@@ -392,45 +340,46 @@ class OutboxRelay:
         try:
             result = await send(row.message)
         except Exception as e:  # noqa: BLE001 - whatever a producer raises, the row is not sent
-            # What no broker would ever take is not tried again.
+            # A message that every broker rejects is not retried.
             tries_max = 1 if isinstance(e, MessageRefused) else self._tries_max
-            await asyncio.to_thread(self._mark_unsent, row, str(e), tries_max)
+            await self._mark_unsent(row, str(e), tries_max)
             return
         weak_status = (
             None if result.status is SendStatus.SEND_OK else f"stored with {result.status}"
         )
         if weak_status is not None and row.try_count + 1 < self._weak_tries_max:
-            await asyncio.to_thread(self._mark_unsent, row, weak_status, self._tries_max)
-        else:
-            await asyncio.to_thread(self._mark_sent, row, result.msg_id, weak_status)
-
-    # -- in threads --------------------------------------------------------------------------------
-
-    def _take(self) -> list[OutboxRow]:
-        with sql.transaction(self._begin) as connection:
-            return self._outbox.take(connection, self._batch, self._lease_ms)
-
-    def _mark_sent(self, row: OutboxRow, msg_id: str, weak_status: str | None) -> None:
-        with sql.transaction(self._begin) as connection:
-            self._outbox.mark_sent(connection, row.row_id, msg_id, weak_status)
+            await self._mark_unsent(row, weak_status, self._tries_max)
+            return
+        await self._transact(self._outbox.mark_sent, row.row_id, result.msg_id, weak_status)
         if weak_status is not None:
             log.warning(
                 "outbox %s: row %d counts as sent: %s", self._outbox.name, row.row_id, weak_status
             )
 
-    def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:
-        with sql.transaction(self._begin) as connection:
-            is_given_up = self._outbox.mark_unsent(connection, row, error, tries_max)
-        if not is_given_up:
+    async def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:
+        if not await self._transact(self._outbox.mark_unsent, row, error, tries_max):
             log.warning("outbox %s: row %d not sent yet: %s", self._outbox.name, row.row_id, error)
             return
         log.error(
-            "outbox %s: row %d of topic %s given up after %d tries: %s",
+            "outbox %s: row %d of topic %s given up after %d attempts: %s",
             self._outbox.name, row.row_id, row.message.topic, row.try_count + 1, error,
         )  # fmt: skip
         if self._on_failed is not None:
-            self._on_failed(row, error)
+            await asyncio.to_thread(self._on_failed, row, error)
 
-    def _purge(self) -> None:
-        with sql.transaction(self._begin) as connection:
-            self._outbox.purge(connection, self._outbox.clock() - self._keep_ms)
+    def _purge(self, connection: sql.Connection) -> None:
+        self._outbox.purge(connection, self._outbox.now_ms(connection) - self._keep_ms)
+
+    async def _transact(
+        self,
+        act: Callable[Concatenate[sql.Connection, P], T],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Call `act` in a thread, with a connection in a transaction."""
+
+        def run() -> T:
+            with sql.transaction(self._begin) as connection:
+                return act(connection, *arguments, **options)
+
+        return await asyncio.to_thread(run)

@@ -1,16 +1,17 @@
-"""One face for the connections that programs have: sqlite3's, psycopg's, psycopg2's, SQLAlchemy's.
+"""One interface to connections of sqlite3, psycopg, psycopg2 and SQLAlchemy.
 
 Statements are written once, with :name for values, for SQLite and PostgreSQL. A statement runs in
-whatever transaction the connection is in; only `transaction` begins and ends one, by means of the
+the current transaction of the connection; only `transaction` begins and ends one, by means of the
 program's own context manager.
 """
 
 import re
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
+from tianzhou.clock import Clock
 from tianzhou.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
@@ -21,17 +22,23 @@ _NAME = re.compile(r"(?<!:):([a-z_]+)")
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 
 
+_NOW_MS = {
+    SQLITE: "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    POSTGRESQL: "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
+}
+
+
 class Result(NamedTuple):
-    """What a statement did."""
+    """The result of a statement."""
 
     row_count: int
     rows: Sequence[Sequence[Any]]
 
 
 def checked_table(name: str) -> str:
-    """A name that may stand in a statement. Raises ConfigError."""
+    """The name, if it may be part of a statement. Raises ConfigError."""
     if not _TABLE.fullmatch(name):
-        raise ConfigError(f"{name!r} is no name of a table: letters, digits and _ make one")
+        raise ConfigError(f"{name!r} is not a valid table name; use letters, digits and _")
     return name
 
 
@@ -49,13 +56,13 @@ def dialect_of(connection: Connection) -> str:
             return name
         origin = f"SQLAlchemy for {name}"
     raise ConfigError(
-        f"a connection of {origin} is not understood: give one of sqlite3, psycopg, psycopg2 or "
+        f"a connection of {origin} is not supported: use one of sqlite3, psycopg, psycopg2 or "
         "SQLAlchemy, to SQLite or PostgreSQL"
     )
 
 
 def _is_of(connection: Connection, *packages: str) -> bool:
-    """Whether it is a connection of one of the packages, or of a class derived from theirs."""
+    """Whether its class, or a base class of it, is from one of the packages."""
     return any(kind.__module__.partition(".")[0] in packages for kind in type(connection).__mro__)
 
 
@@ -82,13 +89,34 @@ def run(connection: Connection, statement: str, values: Mapping[str, Any] | None
         cursor.close()
 
 
+class Table:
+    """A table; its methods run in the transaction of the given connection.
+
+    Unless a clock is given, times are those of the database: clocks of clients may differ.
+    """
+
+    def __init__(self, name: str, clock: Clock | None) -> None:
+        """Raises ConfigError for an invalid table name."""
+        self.name = checked_table(name)
+        self.clock = clock
+
+    def run(self, connection: Connection, statement: str, **values: object) -> Result:
+        """Run a statement in which {table} is the name of the table and {now} the time in ms."""
+        now = str(self.clock()) if self.clock else _NOW_MS[dialect_of(connection)]
+        return run(connection, statement.format(table=self.name, now=now), values)
+
+    def now_ms(self, connection: Connection) -> int:
+        """The time of the table."""
+        return int(self.run(connection, "SELECT {now}").rows[0][0])
+
+
 # -- transactions ----------------------------------------------------------------------------------
 
 C = TypeVar("C")
 
 
 class _SharedLock:
-    """Whose shared a connection is, and how many want it."""
+    """The lock of a connection, and how many threads hold it or wait for it."""
 
     __slots__ = ("lock", "user_count")
 
@@ -100,7 +128,7 @@ class _SharedLock:
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
 shared_locks: dict[int, _SharedLock] = {}
-"""Of the connections that are in use, by their ids."""
+"""The locks of connections in use, by the id of the connection."""
 _locks_guard = threading.Lock()
 
 
@@ -108,19 +136,15 @@ _locks_guard = threading.Lock()
 def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
     """One transaction of a program's `begin`, committed at its end, rolled back on an exception.
 
-    A connection of sqlite3 or psycopg2 may be its own context manager, again and again. It has one
-    transaction then, for all its users: a commit of one thread would commit the half of another's
-    work. So it is lent to one thread at a time, and not at all while a transaction is open that was
-    begun elsewhere: ConfigError. (Connections of psycopg end with their block.)
+    A connection of sqlite3 or psycopg2 can be its own context manager, repeatedly. Then all its
+    users share one transaction, and a commit of one thread would commit unfinished work of another.
+    So one thread at a time gets it, and none while a transaction is open that was begun elsewhere:
+    ConfigError. (Connections of psycopg end with their block.)
     """
     scope = begin()
-    if not _is_of(scope, "sqlite3", "psycopg2"):
-        with scope as connection:
-            _refuse_autocommit(connection)
-            yield connection
-        return
-    with _exclusive(scope):
-        if _is_in_transaction(scope):
+    is_shared = _is_of(scope, "sqlite3", "psycopg2")
+    with _exclusive(scope) if is_shared else nullcontext():
+        if is_shared and _is_in_transaction(scope):
             raise ConfigError(
                 "the connection is in a transaction that was begun elsewhere; use a separate "
                 "connection, or one for each transaction"
@@ -139,9 +163,9 @@ def _is_in_transaction(connection: Connection) -> bool:
 
 
 def _refuse_autocommit(connection: object) -> None:
-    """Raises ConfigError if every statement would be committed by itself.
+    """Raises ConfigError if every statement would be committed separately.
 
-    What belongs together would not stay together; a transaction that was begun by hand is one.
+    A transaction that was begun explicitly is accepted.
     """
     if not _is_of(connection, "sqlite3", "psycopg2", "psycopg"):
         return
@@ -150,17 +174,16 @@ def _refuse_autocommit(connection: object) -> None:
         is_automatic = is_automatic or getattr(connection, "isolation_level", "") is None
     if is_automatic and not _is_in_transaction(connection):
         raise ConfigError(
-            "the connection commits every statement by itself (autocommit), so there is no "
-            "transaction; switch that off"
+            "the connection commits every statement separately (autocommit), so there is no "
+            "transaction; turn autocommit off"
         )
 
 
 @contextmanager
 def _exclusive(connection: Connection) -> Generator[None]:
-    """Wait until a connection is this thread's alone.
+    """Wait for exclusive use of a connection.
 
-    Connections cannot be referred to weakly, so they are known by their ids, for as long as
-    somebody here uses them.
+    Connections cannot be referred to weakly, so their ids are the keys while they are in use.
     """
     with _locks_guard:
         shared = shared_locks.setdefault(id(connection), _SharedLock())

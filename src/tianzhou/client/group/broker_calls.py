@@ -1,6 +1,6 @@
 """The requests of consumers to brokers: messages, offsets, members, locks, redelivery.
 
-Names of topics and groups are those on the wire. Every method finds the broker by the name in the
+Names of topics and groups are those on the wire. Every method resolves the broker name of the
 queue, refreshes the route if the name is unknown, and raises RemotingError, BrokerError or
 RouteNotFound.
 """
@@ -8,9 +8,10 @@ RouteNotFound.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
@@ -20,7 +21,7 @@ from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.settings import ClientSettings
 from tianzhou.clock import wall_ms
-from tianzhou.errors import ConnectError, RecordError, RouteNotFound
+from tianzhou.errors import BrokerError, ConnectError, RecordError, RouteNotFound
 from tianzhou.message import StoredMessage
 from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies, headers, properties
@@ -36,6 +37,8 @@ from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest, SendMessa
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 
 log = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=headers.Header)
 
 _INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 _NOT_RESENT = (
@@ -106,24 +109,20 @@ class BrokerCalls:
         route = await self.hub.routes.get(topic, refresh=refresh)
         return list(route.readable)
 
-    async def _master(self, queue: Queue) -> str:
-        """The master; a slave where it is gone, which serves offsets too."""
-        address, _ = await self._reading_address(queue, MASTER_ID)
+    async def _reading_address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
+        """The address of a broker, and whether it is a slave, which replaces a missing master."""
+        address = self.hub.routes.read_address(queue.broker_name, broker_id)
+        if address is None:
+            await self._await_route(queue.topic)
+            address = self.hub.routes.read_address(queue.broker_name, broker_id)
+        if address is None:
+            raise RouteNotFound(f"queue {queue}: no address of broker {queue.broker_name} is known")
         return address
 
-    async def _reading_address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
-        found = self.hub.routes.read_address(queue.broker_name, broker_id)
-        if found is None:
-            await self._await_route(queue.topic)
-            found = self.hub.routes.read_address(queue.broker_name, broker_id)
-        if found is None:
-            raise RouteNotFound(f"queue {queue}: no address of broker {queue.broker_name} is known")
-        return found
-
     async def _await_route(self, topic: str) -> None:
-        """Ask for a topic's route; not only once, for a queue may be that of its first message.
+        """Fetch the route of a topic, retrying for two seconds while there is none.
 
-        A broker that makes a topic answers the sender before nameservers have heard of it.
+        A broker that creates a topic responds to the sender before it registers the topic.
         """
         for tries_left in reversed(range(_ROUTE_TRIES)):
             try:
@@ -151,8 +150,8 @@ class BrokerCalls:
         """Messages of a queue from an offset on.
 
         The broker knows the subscription from heartbeats unless it is `inline`. `commit_offset`
-        saves the group's progress on the way. Raises RecordError if the answer is damaged; a record
-        that comes damaged a second time in the same way is left out, unless that is not wanted.
+        saves the progress of the group, too. Raises RecordError if the response is damaged; a
+        record that arrives with the same damage twice is left out if `leave_out_damaged`.
         """
         broker_id = self._read_from.get(queue, MASTER_ID)
         address, is_slave = await self._reading_address(queue, broker_id)
@@ -172,50 +171,39 @@ class BrokerCalls:
             broker_name=queue.broker_name,
         )
         command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
-        answer = await self._request(queue, broker_id, address, command, limits.timeout_ms)
-        return self._pulled(queue, queue_offset, wanted, answer, leave_out_damaged)
-
-    def _pulled(
-        self,
-        queue: Queue,
-        queue_offset: int,
-        subscription: Subscription,
-        answer: Command,
-        leave_out_damaged: bool,
-    ) -> PullResult:
+        answer = await self._request(queue, command, limits.timeout_ms, broker_id, address)
         status = _STATUSES.get(answer.code)
         if status is None:
             raise broker_error(answer, f"group {self.group}, queue {queue}: pull")
-        header = headers.decode(PullMessageResponse, answer.fields)
-        self._read_from[queue] = header.suggest_which_broker_id
-        next_offset = header.next_begin_offset
+        response = headers.decode(PullMessageResponse, answer.fields)
+        self._read_from[queue] = response.suggest_which_broker_id
         stored: list[StoredMessage] = []
+        next_offset = response.next_begin_offset
+        namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
         if status is PullStatus.FOUND:
-            known = self._damages.get(queue) if leave_out_damaged else None
+            known = self._damages.pop(queue, None) if leave_out_damaged else None
             reading = read_records(
                 answer.body, queue, queue_offset, next_offset,
-                offset_delta=header.offset_delta or 0, known=known,
+                offset_delta=response.offset_delta or 0, known=known,
             )  # fmt: skip
-            stored = reading.stored
-            if known is not None or reading.damage is not None:
-                next_offset = self._note_damage(queue, reading, next_offset)
-            stored = unwrapped(stored, self._settings.unpacked_bytes_max)
-            if subscription.tags:
-                stored = [each for each in stored if subscription.passes(each)]
-        settings, name = self._settings, queue.broker_name
-        namespace, limit = settings.namespace, settings.unpacked_bytes_max
+            if reading.left_out or reading.damage is not None:
+                next_offset = self._note_damage(queue, reading, next_offset, known)
+            stored = unwrapped(reading.stored, limit)
+            if wanted.tags:
+                stored = [each for each in stored if wanted.passes(each)]
         return PullResult(
             status,
-            [ReceivedMessage(each, name, namespace, limit) for each in stored],
+            [ReceivedMessage(each, queue.broker_name, namespace, limit) for each in stored],
             next_offset,
-            header.min_offset,
-            header.max_offset,
-            header.suggest_which_broker_id,
+            response.min_offset,
+            response.max_offset,
+            response.suggest_which_broker_id,
         )
 
-    def _note_damage(self, queue: Queue, reading: Reading, next_offset: int) -> int:
+    def _note_damage(
+        self, queue: Queue, reading: Reading, next_offset: int, known: Damage | None
+    ) -> int:
         """Track a damaged record; returns where to continue. Raises RecordError."""
-        known = self._damages.pop(queue, None)
         if reading.left_out:
             log.error(
                 "group %s, queue %s: %s; it arrived damaged twice and is skipped",
@@ -231,7 +219,7 @@ class BrokerCalls:
     async def send_back(
         self, message: ReceivedMessage, delay_level: int, max_reconsume_times: int
     ) -> None:
-        """Have the broker deliver a message again, after the delay of a level (0: it chooses)."""
+        """Have the broker deliver a message again, after a delay level (0: the broker chooses)."""
         queue = Queue(message.stored.topic, message.broker_name, message.queue_id)
         header = ConsumerSendMsgBackRequest(
             log_offset=message.stored.log_offset,
@@ -248,20 +236,19 @@ class BrokerCalls:
     async def resend(
         self,
         message: ReceivedMessage,
-        *,
         delay_level: int,
         reconsume_count: int,
         max_reconsume_times: int,
     ) -> None:
         """Send a copy of a message to the group's retry topic, to any broker that has it.
 
-        With no tries left the broker makes it a dead letter. This is the way out when the broker
-        of the message does not take it back, and the only way for ordered consumers.
+        With no retries left the broker makes it a dead letter. It is used if the broker of the
+        message does not accept it back, and always by ordered consumers.
         """
         stored = message.stored
         topic = RETRY_TOPIC_PREFIX + self.group
         route = await self.hub.routes.for_publishing(topic)
-        # Brokers make retry topics with one queue, whatever the template of other topics has.
+        # Brokers create retry topics with one queue, whatever the template has.
         choice = [each for each in route.writable if not (route.is_template and each.queue_id)]
         queue = random.choice(choice)  # noqa: S311 - spreads load
         wire = dict(stored.properties)
@@ -290,78 +277,64 @@ class BrokerCalls:
         command = Command(
             code=RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode(header), body=stored.body
         )
-        address = await self._master(queue)
-        await self.hub.call(address, command, _SEND_BACK_MS, subject=f"topic {topic}: resending")
+        await self._call(queue, command, _SEND_BACK_MS)
 
     # -- offsets -----------------------------------------------------------------------------------
 
     async def committed(self, queue: Queue, *, exact: bool = True) -> int | None:
-        """The group's offset in a queue, None if the broker has none.
+        """The committed offset of the group in a queue, None if there is none.
 
-        Of a group that it does not know a broker says 0, as long as nothing of the queue has been
-        deleted: a new group shall not miss what was sent while it was being set up. With `exact`
-        5.x and Tianzhou tell the truth; 4.9 cannot be asked.
+        For an unknown group a broker returns 0 while nothing of the queue has been deleted, so that
+        a new group does not miss what was sent during its set-up. With `exact`, 5.x and Tianzhou
+        report that there is none; 4.9 has no such request.
         """
-        header = offsets.QueryConsumerOffsetRequest(
+        header = _of_queue(
+            offsets.QueryConsumerOffsetRequest,
+            queue,
             consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
             set_zero_if_not_found=False if exact else None,
-            target_broker=queue.broker_name,
         )
-        command = Command(code=RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=headers.encode(header))
-        address = await self._master(queue)
-        answer = await self._request(queue, MASTER_ID, address, command, _OFFSETS_MS)
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer, f"group {self.group}, queue {queue}: its offset")
-        found = headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
-        return found if found >= 0 else None
+        try:
+            answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, _OFFSETS_MS)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        at = headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
+        return at if at >= 0 else None
 
     async def commit(self, queue: Queue, queue_offset: int) -> None:
         """Commit the group's offset in a queue."""
-        header = offsets.UpdateConsumerOffsetRequest(
+        header = _of_queue(
+            offsets.UpdateConsumerOffsetRequest,
+            queue,
             consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
             commit_offset=queue_offset,
-            target_broker=queue.broker_name,
         )
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, _OFFSETS_MS)
 
     async def min_offset(self, queue: Queue) -> int:
         """The lowest offset that has a message."""
-        header = offsets.QueueRequest(
-            topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
-        )
-        answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
-        return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
+        header = _of_queue(offsets.QueueRequest, queue)
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, header)
 
     async def max_offset(self, queue: Queue) -> int:
         """The offset that the next message will get."""
-        header = offsets.GetMaxOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
-        )
-        answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
-        return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
+        header = _of_queue(offsets.GetMaxOffsetRequest, queue)
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def search_offset(self, queue: Queue, time_ms: int) -> int:
         """The offset of the first message stored at that time or later."""
-        header = offsets.SearchOffsetRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            timestamp=time_ms,
-            target_broker=queue.broker_name,
-        )
-        answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        header = _of_queue(offsets.SearchOffsetRequest, queue, timestamp=time_ms)
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def _offset(self, queue: Queue, code: int, header: headers.Header) -> int:
+        answer = await self._ask(queue, code, header)
         return headers.decode(offsets.OffsetResponse, answer.fields).queue_offset
 
     async def earliest_store_time_ms(self, queue: Queue) -> int:
         """When the lowest message of a queue was stored."""
-        header = offsets.QueueRequest(
-            topic=queue.topic, queue_id=queue.queue_id, target_broker=queue.broker_name
-        )
+        header = _of_queue(offsets.QueueRequest, queue)
         answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
         return headers.decode(offsets.GetEarliestMsgStoretimeResponse, answer.fields).timestamp
 
@@ -400,33 +373,20 @@ class BrokerCalls:
             subject = f"group {self.group}, topic {subscription.topic}: filter"
             await self.hub.call(address, command, subject=subject)
 
-    async def lock(self, broker_name: str, queues: Iterable[Queue]) -> set[Queue]:
-        """Lock queues of one broker for this client; gives those that are locked now."""
-        wanted = list(queues)
-        body = QueueLockBody(
-            consumer_group=self.group,
-            client_id=self.hub.client_id,
-            queues=[each.to_wire() for each in wanted],
-        )
-        command = Command(code=RequestCode.LOCK_BATCH_MQ, body=bodies.encode(body))
-        address = await self._master(wanted[0])
-        subject = f"group {self.group}, broker {broker_name}: locks"
-        answer = await self.hub.call(address, command, _LOCK_MS, subject=subject)
+    async def lock(self, queues: Sequence[Queue]) -> set[Queue]:
+        """Lock queues of one broker for this client; returns those that are locked now."""
+        answer = await self._lock_request(RequestCode.LOCK_BATCH_MQ, queues)
         locked = bodies.decode(LockBatchResponseBody, answer.body).locked
         return {from_wire(each) for each in locked}
 
-    async def unlock(self, broker_name: str, queues: Iterable[Queue]) -> None:
+    async def unlock(self, queues: Sequence[Queue]) -> None:
         """Unlock queues of one broker."""
-        wanted = list(queues)
-        body = QueueLockBody(
-            consumer_group=self.group,
-            client_id=self.hub.client_id,
-            queues=[each.to_wire() for each in wanted],
-        )
-        command = Command(code=RequestCode.UNLOCK_BATCH_MQ, body=bodies.encode(body))
-        address = await self._master(wanted[0])
-        subject = f"group {self.group}, broker {broker_name}: unlocking"
-        await self.hub.call(address, command, _LOCK_MS, subject=subject)
+        await self._lock_request(RequestCode.UNLOCK_BATCH_MQ, queues)
+
+    async def _lock_request(self, code: RequestCode, queues: Sequence[Queue]) -> Command:
+        wire = [each.to_wire() for each in queues]
+        body = QueueLockBody(consumer_group=self.group, client_id=self.hub.client_id, queues=wire)
+        return await self._call(queues[0], Command(code=code, body=bodies.encode(body)), _LOCK_MS)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -434,26 +394,41 @@ class BrokerCalls:
         self, queue: Queue, code: int, header: headers.Header, timeout_ms: int | None = None
     ) -> Command:
         command = Command(code=code, ext_fields=headers.encode(header))
-        timeout_ms = timeout_ms or self.hub.settings.api_timeout_ms
-        address = await self._master(queue)
-        answer = await self._request(queue, MASTER_ID, address, command, timeout_ms)
+        return await self._call(queue, command, timeout_ms or self.hub.settings.api_timeout_ms)
+
+    async def _call(self, queue: Queue, command: Command, timeout_ms: int) -> Command:
+        """The response to a request that must succeed."""
+        answer = await self._request(queue, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer, f"group {self.group}, queue {queue}: request {code}")
+            raise broker_error(answer, f"group {self.group}, queue {queue}: request {command.code}")
         return answer
 
     async def _request(
-        self, queue: Queue, broker_id: int, address: str, command: Command, timeout_ms: int
+        self,
+        queue: Queue,
+        command: Command,
+        timeout_ms: int,
+        broker_id: int = MASTER_ID,
+        address: str = "",
     ) -> Command:
         """Send a request; after a failed connection, to the address of a refreshed route."""
+        if not address:
+            address, _ = await self._reading_address(queue, broker_id)
         try:
             return await self.hub.request(address, command, timeout_ms)
         except ConnectError:
             await self.hub.routes.refresh((queue.topic,))
-            found = self.hub.routes.read_address(queue.broker_name, broker_id)
-            if found is None or found[0] == address:
+            refreshed = self.hub.routes.read_address(queue.broker_name, broker_id)
+            if refreshed is None or refreshed[0] == address:
                 raise
-            return await self.hub.request(found[0], command, timeout_ms)
+            return await self.hub.request(refreshed[0], command, timeout_ms)
 
     def forget(self, queue: Queue) -> None:
         """Forget the suggested broker of a queue."""
         self._read_from.pop(queue, None)
+
+
+def _of_queue(kind: Callable[..., H], queue: Queue, **fields: object) -> H:
+    """A header about one queue."""
+    topic, target_broker, queue_id = queue
+    return kind(topic=topic, queue_id=queue_id, target_broker=target_broker, **fields)

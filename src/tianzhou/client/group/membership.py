@@ -1,13 +1,13 @@
-"""Membership of a consumer group: names, subscriptions, heartbeats, start.
+"""Membership of a consumer group: names, subscriptions, heartbeats, start and close.
 
-Every consumer that joins a group is built on this: those that divide the queues among themselves
-and pull (`group`), and those that share them and pop (`simple`). What brokers have heard of a
-member is kept apart from what it wants: a subscription counts once a heartbeat has told it.
+The base of every consumer that joins a group: those that divide the queues and pull
+(`group_member`), and those that share the queues and pop (`simple`). A subscription takes effect
+once a heartbeat with it was sent, so there are two tables: `_subscriptions` and `_announced`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,9 @@ from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.settings import Start
 from tianzhou.client.group.subscriptions import Subscription, subscription_of
 from tianzhou.client.lifetime import Lifetime
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.observe.telemetry import telemetry_of
+from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.client.sending import send_request
 from tianzhou.client.settings import ClientSettings
 from tianzhou.clock import wall_ms
@@ -51,22 +54,33 @@ class Membership(Lifetime):
         self._wire_group = namespaces.wrap(settings.namespace, group)
         self._subscriptions: dict[str, Subscription] = {}
         self._announced: dict[str, Subscription] = {}
-        """What the brokers have heard of; a pull with a newer version would be refused."""
+        """Those of the last heartbeat; brokers reject a pull with a newer version."""
         self._hub: Hub | None = None
         self._calls_or_none: BrokerCalls | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._repeats = RepeatedFailures()
+        self._telemetry = telemetry_of(settings, group)
+        self._tracer: Tracer | None = None
+        self._closing = False
         self._closed = False
+        self._close_done = asyncio.Event()
         self._started_ms = 0
 
-    # -- what the kinds of consumers add -----------------------------------------------------------
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._hub else "new"
+        return f"<{type(self).__name__} {self._name}, {state}, {len(self._subscriptions)} topics>"
 
-    def _prepare(self, hub: Hub) -> None:
+    # -- overridden by consumers -------------------------------------------------------------------
+
+    def _new_calls(self, hub: Hub) -> BrokerCalls:
         """Prepare, before the first heartbeat. Raises ConfigError."""
-        del hub
+        return BrokerCalls(hub, self._wire_group, self._own_settings)
 
     def _begin(self) -> None:
         """Start the tasks of the consumer, which is a member now."""
+
+    async def _stop(self) -> None:
+        """Stop the tasks of the consumer, which is still a member."""
 
     def _on_subscriptions(self) -> None:
         """Queues or subscriptions have changed."""
@@ -103,15 +117,20 @@ class Membership(Lifetime):
             raise ConfigError("a consumer needs the name of its group")
         _check_name(send_request.check_group, self._name)
         self._hub = hub = acquire(self._own_settings, self._wire_group)
-        self._calls_or_none = BrokerCalls(hub, self._wire_group, self._own_settings)
         try:
-            self._prepare(hub)
-            _raise_wrong_settings(await hub.routes.refresh(self.topics()))
+            self._calls_or_none = self._new_calls(hub)
+            # An unreachable nameserver may come back; a wrong address stays wrong.
+            refreshed = await hub.routes.refresh(self.topics())
+            _raise_first(each for each in refreshed if isinstance(each, ConfigError))
             for subscription in tuple(self._subscriptions.values()):
                 await self._calls.check_subscription(subscription)
             hub.join(self)
-            _raise_refusal(await self._send_heartbeat())
+            errors = await self._send_heartbeat()
+            _raise_first(e for e in errors if isinstance(e, BrokerError) and not e.retriable)
             self._started_ms = wall_ms()
+            if self._own_settings.trace:
+                self._tracer = Tracer(self._wire_group, "CONSUME", self._own_settings)
+                self._tracer.start(hub)
             self._begin()
         except BaseException:
             self._closed = True
@@ -120,16 +139,39 @@ class Membership(Lifetime):
             raise
         log.info("group %s: consumer %s has joined", self._name, hub.client_id)
 
-    async def _leave_hub(self) -> None:
-        """Leave the group and give up the hub."""
+    async def close(self) -> None:
+        """Leave the group."""
+        if self._closing:
+            await self._close_done.wait()
+            return
+        self._closing = True
+        try:
+            if self._hub is not None and not self._closed:
+                await self._stop()
+                if self._tracer is not None:
+                    await self._tracer.close()
+                await self._leave()
+        finally:
+            self._closed = True
+            self._close_done.set()
+
+    async def _leave(self) -> None:
+        """Leave the group and release the hub."""
         assert self._hub is not None
         hub, self._hub = self._hub, None
         await hub.leave(self)
         await hub.release(self._wire_group)
         log.info("group %s: consumer %s has left", self._name, hub.client_id)
 
+    def _observe(self, messages: Sequence[ReceivedMessage], began_s: float) -> None:
+        """Record received messages in telemetry and trace."""
+        if self._telemetry is not None:
+            self._telemetry.received(messages, began_s)
+        if self._tracer is not None:
+            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something that ends with the consumer at the latest."""
+        """Run a task that ends with the consumer at the latest."""
         task = asyncio.get_running_loop().create_task(work, name=f"{name} {self._name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -141,10 +183,10 @@ class Membership(Lifetime):
             log.error("group %s: task %s failed", self._name, task.get_name(), exc_info=error)
 
     def _warn(self, kind: tuple[str, object], text: str) -> None:
-        """Log something that may happen again and again."""
-        untold = self._repeats.note(kind, asyncio.get_running_loop().time())
-        if untold is not None:
-            log.warning("group %s, %s%s", self._name, text, and_more(untold))
+        """Log a warning, rate limited by kind."""
+        suppressed = self._repeats.note(kind, asyncio.get_running_loop().time())
+        if suppressed is not None:
+            log.warning("group %s, %s%s", self._name, text, and_more(suppressed))
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -224,7 +266,7 @@ class Membership(Lifetime):
 
 
 def _check_name(check: Callable[[str], None], name: str) -> None:
-    """Raises ConfigError for a name that no broker takes."""
+    """Raises ConfigError for a name that every broker rejects."""
     try:
         check(name)
     except MessageRefused as e:
@@ -232,19 +274,10 @@ def _check_name(check: Callable[[str], None], name: str) -> None:
 
 
 def success(body: bytes) -> Command:
-    """The answer to a broker's request that went well."""
+    """The response to a successful request of a broker."""
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def _raise_wrong_settings(failures: list[TianzhouError]) -> None:
-    """A nameserver that is away may come back; an address that is none's never answers."""
-    for failure in failures:
-        if isinstance(failure, ConfigError):
-            raise failure
-
-
-def _raise_refusal(failures: list[TianzhouError]) -> None:
-    """A broker that refuses this member will do so again; one that is away may come back."""
-    for error in failures:
-        if isinstance(error, BrokerError) and not error.retriable:
-            raise error
+def _raise_first(errors: Iterable[TianzhouError]) -> None:
+    for error in errors:
+        raise error

@@ -1,14 +1,14 @@
 """The requests of consumers that pop: messages, notifications, acknowledgements.
 
-A pop never waits; NOTIFICATION does, which takes no messages: a parked pop cannot be cancelled, and
-messages that it finds after its program has ended would be invisible for the invisible time. Names
-of topics and groups are those on the wire.
+A pop never waits; NOTIFICATION does, which returns no messages: a parked pop cannot be cancelled,
+and messages that it pops after its program has ended would be invisible for the invisible time.
+Names of topics and groups are those on the wire.
 """
 
 import asyncio
 import base64
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tianzhou.client.connection.broker_error import broker_error
@@ -19,8 +19,7 @@ from tianzhou.client.group.subscriptions import Subscription
 from tianzhou.client.pop.messages import PoppedMessage, receipt_of, sound_records
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings
-from tianzhou.errors import BrokerError, HandleExpired, TianzhouError
-from tianzhou.names import MASTER_ID
+from tianzhou.errors import HandleExpired, TianzhouError
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -47,9 +46,9 @@ _ACKS_IN_A_REQUEST = 1_024
 _BITS_MAX = 8 * 1_024
 _BROKERS_MAX = 1_024
 _NOW = 0
-"""A time of birth for which brokers put their own: they turn away what their clock calls old, and
-the clocks of two machines differ."""
-_NOTHING_THERE = frozenset((
+"""A creation time that brokers replace by their own: they reject requests that are old by their
+clock, and the clocks of two machines differ."""
+_EMPTY = frozenset((
     ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND,
 ))  # fmt: skip
 
@@ -96,11 +95,10 @@ class PopCalls(BrokerCalls):
             expression=subscription.expression,
             order=False,
         )
-        answer = await self._answer(target, RequestCode.POP_MESSAGE, header)
-        if answer.code in _NOTHING_THERE:
+        answer = await self._send(target, _command(RequestCode.POP_MESSAGE, header))
+        if answer.code in _EMPTY:
             return []
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._response_error(answer, target, "pop")
+        self._check(answer, target, "pop")
         return self._popped(target, answer)
 
     def _popped(self, target: Queue, answer: Command) -> list[PoppedMessage]:
@@ -109,9 +107,9 @@ class PopCalls(BrokerCalls):
         sound, damaged = sound_records(answer.body)
         for each in damaged:
             log.error(
-                "group %s, queue %s@%s:%d: the message at offset %d is damaged; it is left out and "
-                "comes again", self.group, each.topic, target.broker_name, each.queue_id,
-                each.queue_offset,
+                "group %s, queue %s@%s:%d: the message at offset %d is damaged and skipped; it "
+                "will be delivered again", self.group, each.topic, target.broker_name,
+                each.queue_id, each.queue_offset,
             )  # fmt: skip
         namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
         return [
@@ -133,82 +131,89 @@ class PopCalls(BrokerCalls):
             expression_type=subscription.expression_type,
             expression=subscription.expression,
         )
-        answer = await self._answer(target, RequestCode.NOTIFICATION, header, wait_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._response_error(answer, target, "waiting")
+        command = _command(RequestCode.NOTIFICATION, header)
+        answer = await self._send(target, command, wait_ms)
+        self._check(answer, target, "waiting")
         return headers.decode(NotificationResponse, answer.fields).has_msg
 
-    # -- what becomes of them ----------------------------------------------------------------------
+    # -- acknowledgement ---------------------------------------------------------------------------
 
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge a message. Raises HandleExpired."""
-        _check_time(message)
-        target, receipt = _target_of(message), message.receipt
-        header = AckMessageRequest(
-            consumer_group=self.group,
-            topic=receipts.real_topic(target.topic, self.group, receipt.topic_mark),
-            queue_id=receipt.queue_id,
-            extra_info=message.handle,
-            queue_offset=message.handle_offset,
-        )
-        answer = await self._retry_request(target, RequestCode.ACK_MESSAGE, header)
-        self._check_answer(answer, message, "acknowledgement")
+        await self._send_handle(message, RequestCode.ACK_MESSAGE, AckMessageRequest)
 
     async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
         """Set the invisible time of a message, from now on; its handle changes.
 
         Raises HandleExpired.
         """
-        _check_time(message)
+        answer = await self._send_handle(
+            message,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            ChangeInvisibleTimeRequest,
+            invisible_time_ms=invisible_ms,
+        )
+        message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
+
+    async def _send_handle(
+        self,
+        message: PoppedMessage,
+        code: RequestCode,
+        kind: Callable[..., headers.Header],
+        **fields: object,
+    ) -> Command:
+        if message.is_expired:
+            raise _expired(message)
         target, receipt = _target_of(message), message.receipt
-        header = ChangeInvisibleTimeRequest(
+        header = kind(
             consumer_group=self.group,
             topic=receipts.real_topic(target.topic, self.group, receipt.topic_mark),
             queue_id=receipt.queue_id,
             extra_info=message.handle,
             queue_offset=message.handle_offset,
-            invisible_time_ms=invisible_ms,
+            **fields,
         )
-        answer = await self._retry_request(target, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        self._check_answer(answer, message, "change of its invisible time")
-        message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
+        answer = await self._send_with_retry(target, _command(code, header))
+        if answer.code == ResponseCode.NO_MESSAGE:
+            raise _expired(message)
+        self._check(answer, target, code.name)
+        return answer
 
     async def ack_many(self, messages: Sequence[PoppedMessage]) -> list[TianzhouError | None]:
         """Acknowledge messages; returns an error or None for each."""
-        outcomes: list[TianzhouError | None] = [None] * len(messages)
-        by_broker: dict[str, list[int]] = {}
-        for at, message in enumerate(messages):
+        errors: dict[PoppedMessage, TianzhouError | None] = {}
+        by_broker: dict[str, list[PoppedMessage]] = {}
+        for message in messages:
             if message.is_expired:
-                outcomes[at] = _expired(message)
+                errors[message] = _expired(message)
             else:
-                by_broker.setdefault(message.broker_name, []).append(at)
+                by_broker.setdefault(message.broker_name, []).append(message)
         chunks = [
-            indexes[start : start + _ACKS_IN_A_REQUEST]
-            for indexes in by_broker.values()
-            for start in range(0, len(indexes), _ACKS_IN_A_REQUEST)
+            group[start : start + _ACKS_IN_A_REQUEST]
+            for group in by_broker.values()
+            for start in range(0, len(group), _ACKS_IN_A_REQUEST)
         ]
-        results = await asyncio.gather(
-            *(self._ack_broker([messages[at] for at in indexes]) for indexes in chunks)
-        )
-        for indexes, errors in zip(chunks, results, strict=True):
-            for at, error in zip(indexes, errors, strict=True):
-                outcomes[at] = error
-        return outcomes
+        for failures in await asyncio.gather(*map(self._ack_broker, chunks)):
+            errors |= failures
+        return [errors.get(each) for each in messages]
 
-    async def _ack_broker(self, messages: list[PoppedMessage]) -> list[TianzhouError | None]:
+    async def _ack_broker(
+        self, messages: list[PoppedMessage]
+    ) -> dict[PoppedMessage, TianzhouError | None]:
         """Acknowledge messages of one broker, in one request if it supports that."""
         broker_name = messages[0].broker_name
         may_share = broker_name not in self._one_by_one and all(map(_fits_bits, messages))
         if len(messages) > 1 and may_share:
             try:
                 if await self._ack_together(messages):
-                    return [None] * len(messages)
+                    return {}
             except TianzhouError as error:
-                return [error] * len(messages)
+                return dict.fromkeys(messages, error)
             if len(self._one_by_one) >= _BROKERS_MAX:
                 self._one_by_one.clear()
             self._one_by_one.add(broker_name)
-        return list(await asyncio.gather(*(self._ack_error(each) for each in messages)))
+        errors = await asyncio.gather(*map(self._ack_error, messages))
+        return dict(zip(messages, errors, strict=True))
 
     async def _ack_together(self, messages: list[PoppedMessage]) -> bool:
         """False if the broker does not support batch acknowledgement."""
@@ -217,11 +222,10 @@ class PopCalls(BrokerCalls):
             broker_name=target.broker_name, acks=batch_acks(self.group, messages)
         )
         command = Command(code=RequestCode.BATCH_ACK_MESSAGE, body=bodies.encode(body))
-        answer = await self._retry_command(target, command)
+        answer = await self._send_with_retry(target, command)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return False
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._response_error(answer, target, "acknowledgements")
+        self._check(answer, target, "acknowledgements")
         return True
 
     async def _ack_error(self, message: PoppedMessage) -> TianzhouError | None:
@@ -233,19 +237,7 @@ class PopCalls(BrokerCalls):
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _answer(
-        self, target: Queue, code: int, header: headers.Header, wait_ms: int = 0
-    ) -> Command:
-        return await self._send(
-            target, Command(code=code, ext_fields=headers.encode(header)), wait_ms
-        )
-
-    async def _retry_request(self, target: Queue, code: int, header: headers.Header) -> Command:
-        return await self._retry_command(
-            target, Command(code=code, ext_fields=headers.encode(header))
-        )
-
-    async def _retry_command(self, target: Queue, command: Command) -> Command:
+    async def _send_with_retry(self, target: Queue, command: Command) -> Command:
         """Retry while the broker restarts; the time-out covers all attempts."""
         deadline_s = self.hub.loop.time() + self.hub.settings.api_timeout_ms / 1000
         return await self.hub.retry_unsent(
@@ -253,25 +245,24 @@ class PopCalls(BrokerCalls):
         )
 
     async def _send(self, target: Queue, command: Command, wait_ms: int = 0) -> Command:
-        address = await self._master(target)
-        timeout_ms = wait_ms + self.hub.settings.api_timeout_ms
-        return await self._request(target, MASTER_ID, address, command, timeout_ms)
+        return await self._request(target, command, wait_ms + self.hub.settings.api_timeout_ms)
 
-    def _check_answer(self, answer: Command, message: PoppedMessage, what: str) -> None:
-        if answer.code == ResponseCode.NO_MESSAGE:
-            raise _expired(message)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._response_error(answer, _target_of(message), what)
-
-    def _response_error(self, answer: Command, target: Queue, what: str) -> BrokerError:
+    def _check(self, answer: Command, target: Queue, what: str) -> None:
+        """Raises BrokerError for an error response."""
+        if answer.code == ResponseCode.SUCCESS:
+            return
         subject = f"group {self.group}, topic {target.topic}, broker {target.broker_name}: {what}"
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             subject += ": it does not support pop; RocketMQ 5.0 and newer do, and Tianzhou"
-        return broker_error(answer, subject)
+        raise broker_error(answer, subject)
+
+
+def _command(code: RequestCode, header: headers.Header) -> Command:
+    return Command(code=code, ext_fields=headers.encode(header))
 
 
 def batch_acks(group: str, messages: Iterable[PoppedMessage]) -> list[BatchAck]:
-    """Acknowledgements put together: one for each pop and queue, with a bit for each message."""
+    """Combined acknowledgements: one for each pop and queue, with a bit for each message."""
     bits: dict[tuple[str, receipts.Receipt], int] = {}
     for message in messages:
         pop = receipts.without_message(message.receipt)
@@ -305,14 +296,9 @@ def _target_of(message: PoppedMessage) -> Queue:
     return Queue(message.wire_topic, message.broker_name, ANY_QUEUE)
 
 
-def _check_time(message: PoppedMessage) -> None:
-    if message.is_expired:
-        raise _expired(message)
-
-
 def _expired(message: PoppedMessage) -> HandleExpired:
     return HandleExpired(
-        f"message {message.msg_id} of topic {message.topic}: its handle is worth nothing any more; "
-        f"it was acknowledged, or its invisible time ended at {message.visible_at:%H:%M:%S} by the "
-        "broker's clock and others get it"
+        f"message {message.msg_id} of topic {message.topic}: its handle is invalid; it was "
+        "acknowledged, or its invisible time ended and it is delivered again "
+        f"({message.visible_at:%H:%M:%S} by the broker's clock)"
     )

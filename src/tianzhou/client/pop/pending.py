@@ -14,6 +14,7 @@ from tianzhou.client.group.subscriptions import Subscription
 from tianzhou.client.pop.calls import PopCalls, PopLimits
 from tianzhou.client.pop.messages import PoppedMessage
 from tianzhou.client.queues import Queue
+from tianzhou.errors import TianzhouError
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ class PendingPops:
         self._calls = calls
         self._name = name
         self._pops: set[_Pop] = set()
-        self._abandoned: set[_Pop] = set()
-        """Pops whose receivers were cancelled."""
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -44,7 +43,7 @@ class PendingPops:
         try:
             return await asyncio.shield(pop)
         except asyncio.CancelledError:
-            self._abandon(pop)
+            self._run(self._release_result(pop))
             raise
 
     async def close(self) -> None:
@@ -58,7 +57,7 @@ class PendingPops:
         self, target: Queue, subscription: Subscription, limits: PopLimits
     ) -> list[PoppedMessage]:
         found = await self._calls.pop(target, subscription, limits)
-        if found and (self._closing or asyncio.current_task() in self._abandoned):
+        if found and self._closing:
             await self._release(found)
             return []
         # Brokers compare hashes of tags; messages with another tag of the same hash are acked.
@@ -68,18 +67,15 @@ class PendingPops:
         self._run(self._ack_unmatched(unmatched))
         return [each for each in found if subscription.passes(each.stored)]
 
-    def _abandon(self, pop: _Pop) -> None:
-        if not pop.done():
-            self._abandoned.add(pop)
-            pop.add_done_callback(self._abandoned_ended)
-        elif not pop.cancelled() and pop.exception() is None and pop.result():
-            # It ended in the same loop iteration in which its receiver was cancelled.
-            self._run(self._release(pop.result()))
-
-    def _abandoned_ended(self, pop: _Pop) -> None:
-        self._abandoned.discard(pop)
-        if not pop.cancelled() and (error := pop.exception()) is not None:
+    async def _release_result(self, pop: _Pop) -> None:
+        """Release the messages of a pop whose receiver was cancelled."""
+        try:
+            messages = await pop
+        except TianzhouError as error:
             log.info("group %s: a pop without a receiver failed: %s", self._name, error)
+        else:
+            if messages:
+                await self._release(messages)
 
     async def _release(self, messages: list[PoppedMessage]) -> None:
         """Make messages visible; if that fails, their invisible time ends later."""

@@ -19,14 +19,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
-from typing import Unpack
+from typing import Unpack, cast
 
 from tianzhou.client.connection.hub import Hub, Reply
+from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.membership import Membership
 from tianzhou.client.group.settings import SimpleOptions, SimpleSettings
 from tianzhou.client.message import duration_ms
-from tianzhou.client.observe.telemetry import telemetry_of
-from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.client.pop.calls import ANY_QUEUE, POP_COUNT_MAX, PopCalls, PopLimits
 from tianzhou.client.pop.messages import PoppedMessage
 from tianzhou.client.pop.pending import PendingPops
@@ -50,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _LISTEN_MS = 5_000
 """Then the target is polled all the same: a notification is only a hint."""
-_ROUTE_LOOK_S = 1.0
+_ROUTE_CHECK_S = 1.0
 """How often a receiver checks whether a topic has a broker."""
 
 _Errors = dict[Queue, TianzhouError]
@@ -72,67 +71,38 @@ class SimpleConsumer(Membership):
         """Nothing is connected yet. Raises ConfigError."""
         self._settings = settings_from(SimpleSettings, settings, options)
         super().__init__(group, self._settings, self._settings.start)
-        self._telemetry = telemetry_of(self._settings, group)
-        self._tracer: Tracer | None = None
-        self._pops_or_none: PopCalls | None = None
-        self._pending_or_none: PendingPops | None = None
+        self._pending: PendingPops
+        """Set by the start."""
         self._scheduler = PollScheduler(self._listen, group)
-        self._closing = False
-        self._ended_event = asyncio.Event()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "running" if self._hub else "new"
-        return f"<SimpleConsumer {self._name}, {state}, {len(self._subscriptions)} topics>"
 
     # -- life --------------------------------------------------------------------------------------
 
-    def _prepare(self, hub: Hub) -> None:
+    def _new_calls(self, hub: Hub) -> BrokerCalls:
         first = self._settings.start == "first"
-        self._pops_or_none = PopCalls(hub, self._wire_group, self._settings, from_first=first)
-        self._pending_or_none = PendingPops(self._pops_or_none, self._name)
+        calls = PopCalls(hub, self._wire_group, self._settings, from_first=first)
+        self._pending = PendingPops(calls, self._name)
+        return calls
 
     def _begin(self) -> None:
-        if self._settings.trace:
-            self._tracer = Tracer(self._wire_group, "CONSUME", self._settings)
-            self._tracer.start(self._calls.hub)
         self._on_subscriptions()
 
     async def close(self) -> None:
         """Leave the group. Pending calls of `receive` raise ClientClosed, and messages that arrive
         for them are released. Acknowledge received messages before.
         """
-        if self._closing:
-            await self._ended_event.wait()
-            return
-        self._closing = True
-        ending: list[asyncio.Task[None]] = self._scheduler.close()
-        try:
-            if self._hub is not None and not self._closed:
-                await self._finish_work(ending)
-                if self._tracer is not None:
-                    await self._tracer.close()
-                await self._leave_hub()
-        finally:
-            self._closed = True
-            self._ended_event.set()
+        await super().close()
 
-    async def _finish_work(self, ending: list[asyncio.Task[None]]) -> None:
+    async def _stop(self) -> None:
+        listeners = self._scheduler.close()
         await self._pending.close()
-        ending += self._tasks
-        if ending:
+        if ending := [*listeners, *self._tasks]:
             await asyncio.wait(ending)
 
     @property
     def _pops(self) -> PopCalls:
-        if self._pops_or_none is None or self._closing or self._closed:
-            state = "has been closed" if self._closing or self._closed else "was not started"
-            raise ClientClosed(f"group {self._name}: the consumer {state}")
-        return self._pops_or_none
-
-    @property
-    def _pending(self) -> PendingPops:
-        assert self._pending_or_none is not None
-        return self._pending_or_none
+        if self._closing:
+            raise ClientClosed(f"group {self._name}: the consumer has been closed")
+        return cast("PopCalls", self._calls)
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -193,10 +163,8 @@ class SimpleConsumer(Membership):
             messages = await self._receive_within(limits, wait_ms / 1000)
         else:
             messages = await self._receive_now(limits)
-        if messages and self._telemetry is not None:
-            self._telemetry.received(messages, began_s)
-        if messages and self._tracer is not None:
-            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+        if messages:
+            self._observe(messages, began_s)
         return messages
 
     def _limits(self, max_count: int, invisible: float | timedelta | None) -> PopLimits:
@@ -225,7 +193,7 @@ class SimpleConsumer(Membership):
         while (left_s := ends_s - loop.time()) > 0:
             is_complete = self._find_routes()
             target = await self._scheduler.next_target(
-                left_s if is_complete else min(left_s, _ROUTE_LOOK_S)
+                left_s if is_complete else min(left_s, _ROUTE_CHECK_S)
             )
             if target is not None and (messages := await self._try(target, limits, errors)):
                 return messages
@@ -260,14 +228,14 @@ class SimpleConsumer(Membership):
 
     def _raise_if_all_failed(self, errors: _Errors) -> None:
         """Raise an error if all targets failed."""
-        _ = self._pops
+        _ = self._pops  # raises ClientClosed
         if errors and all(target in errors for target in self._scheduler.targets):
             raise next(iter(errors.values()))
 
     async def _pop_at(self, target: Queue, limits: PopLimits) -> list[PoppedMessage]:
         """Pop at a target and report the result to the scheduler."""
-        pending, subscription = self._pending, self._subscriptions.get(target.topic)
-        messages = await pending.pop(target, subscription, limits) if subscription else []
+        subscription = self._subscriptions.get(target.topic)
+        messages = await self._pending.pop(target, subscription, limits) if subscription else []
         if messages:
             self._scheduler.on_messages(target)
         else:
@@ -275,10 +243,8 @@ class SimpleConsumer(Membership):
         return messages
 
     async def _listen(self, target: Queue) -> bool:
-        subscription = self._subscriptions.get(target.topic)
-        return subscription is not None and await self._pops.listen(
-            target, subscription, _LISTEN_MS
-        )
+        wanted = self._subscriptions.get(target.topic)
+        return wanted is not None and await self._pops.listen(target, wanted, _LISTEN_MS)
 
     # -- acknowledgement ---------------------------------------------------------------------------
 
@@ -326,12 +292,15 @@ class SimpleConsumer(Membership):
         while not self._closing:
             for message in await self._receive_for_stream():
                 yield message
-                await self._end_observation(message)
+                try:
+                    await self.ack(message)
+                except HandleExpired as error:
+                    self._warn(("expired", message.topic), f"acknowledged too late: {error}")
 
     async def _receive_for_stream(self) -> list[PoppedMessage]:
         try:
             # One at a time: the invisible time of others would run while they wait here.
-            return await self.receive(1, wait=max(self._settings.wait_ms / 1000, _ROUTE_LOOK_S))
+            return await self.receive(1, wait=max(self._settings.wait_ms / 1000, _ROUTE_CHECK_S))
         except ClientClosed:
             if self._closing:
                 return []
@@ -340,12 +309,6 @@ class SimpleConsumer(Membership):
             if not error.retriable:
                 raise
             return []  # `receive` has logged it and waited
-
-    async def _end_observation(self, message: PoppedMessage) -> None:
-        try:
-            await self.ack(message)
-        except HandleExpired as error:
-            self._warn(("expired", message.topic), f"acknowledged too late: {error}")
 
     # -- for the hub -------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ async def test_functions_run_in_threads_and_coroutines_on_the_loop(
             threads.append(threading.get_ident())
             return False
 
-    caller = Caller("g", executor)
+    caller = Caller("g", executor, None)
     handler = bind("t", plain, takes_list=False, batch_size=9)
     assert handler.batch_size == 1
     assert (await caller.call(handler, [MESSAGE])).later is None
@@ -71,7 +71,7 @@ async def test_a_function_may_return_something_to_await(executor: ThreadPoolExec
         return later()
 
     handler = bind("t", plain, takes_list=False, batch_size=1)
-    assert (await Caller("g", executor).call(handler, [MESSAGE])).later == Later()
+    assert (await Caller("g", executor, None).call(handler, [MESSAGE])).later == Later()
 
 
 async def test_failures_are_told_once_in_a_while(
@@ -80,7 +80,7 @@ async def test_failures_are_told_once_in_a_while(
     def fail(_: ReceivedMessage) -> None:
         raise ValueError("no good")
 
-    caller = Caller("g", executor)
+    caller = Caller("g", executor, None)
     handler = bind("t", fail, takes_list=False, batch_size=1)
     for _ in range(5):
         outcome = await caller.call(handler, [MESSAGE])

@@ -1,6 +1,7 @@
 """Process queues step by step: progress, limits, order, and the ways back."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from tianzhou.client.consumer.process_queue import (
     LOCK_LIFE_MS,
@@ -10,22 +11,27 @@ from tianzhou.client.consumer.process_queue import (
     OrderedQueue,
     limits_per_queue,
 )
+from tianzhou.client.message import ReceivedMessage
 
 MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FakeMessage:
     queue_offset: int
     size_bytes: int = 10
 
 
-def held(*offsets: int) -> list[Held]:
-    return [Held(each) for each in offsets]
+def message(queue_offset: int, size_bytes: int = 10) -> ReceivedMessage:
+    return cast("ReceivedMessage", FakeMessage(queue_offset, size_bytes))
+
+
+def held(*offsets: int) -> list[ReceivedMessage]:
+    return [message(each) for each in offsets]
 
 
 def test_progress_is_the_lowest_unfinished_message() -> None:
-    queue = ConcurrentQueue[Held](5, 0)
+    queue = ConcurrentQueue(5, 0)
     assert queue.progress == 5
     first, second, third = queue.put(held(5, 6, 7, 8, 9), 2)
     queue.next_offset = 10
@@ -40,7 +46,7 @@ def test_progress_is_the_lowest_unfinished_message() -> None:
 
 
 def test_what_the_filter_skipped_counts_as_done() -> None:
-    queue = ConcurrentQueue[Held](0, 0)
+    queue = ConcurrentQueue(0, 0)
     (batch,) = queue.put(held(3), 32)
     queue.next_offset = 40
     assert queue.progress == 3
@@ -49,7 +55,7 @@ def test_what_the_filter_skipped_counts_as_done() -> None:
 
 
 def test_the_rest_of_a_batch_stays_and_blocks() -> None:
-    queue = ConcurrentQueue[Held](0, 0)
+    queue = ConcurrentQueue(0, 0)
     first, second = queue.put(held(0, 1, 2, 3), 3)
     queue.next_offset = 4
     queue.finish(second, 1)
@@ -63,19 +69,19 @@ def test_the_rest_of_a_batch_stays_and_blocks() -> None:
 
 
 def test_limits_say_why() -> None:
-    queue = ConcurrentQueue[Held](0, 0)
+    queue = ConcurrentQueue(0, 0)
     assert queue.full(FlowLimits()) is None
     batches = queue.put(held(0, 3000), 1)
     assert "span 3000" in (queue.full(FlowLimits()) or "")
     assert "2 messages" in (queue.full(FlowLimits(message_count=1, span=9999)) or "")
     queue.finish(batches[0], 1)
     assert queue.full(FlowLimits()) is None
-    queue.put([Held(3001, 102 * MIB)], 1)
+    queue.put([message(3001, 102 * MIB)], 1)
     assert "102 MiB" in (queue.full(FlowLimits(span=9999)) or "")
 
 
 def test_order_does_not_mind_a_wide_span() -> None:
-    queue = OrderedQueue[Held](0, 0)
+    queue = OrderedQueue(0, 0)
     queue.put(held(0, 3000))
     assert queue.full(FlowLimits()) is None
 
@@ -88,7 +94,7 @@ def test_limits_of_a_topic_are_shared_by_its_queues() -> None:
 
 
 def test_only_the_lowest_overdue_batches_are_found() -> None:
-    queue = ConcurrentQueue[Held](0, 0)
+    queue = ConcurrentQueue(0, 0)
     batches = queue.put(held(*range(5)), 1)
     for batch, started_ms in zip(batches, (0, 0, 50, 0, None), strict=True):
         batch.started_ms = started_ms
@@ -99,53 +105,45 @@ def test_only_the_lowest_overdue_batches_are_found() -> None:
     assert queue.overdue(20, 20) == []
 
 
-def test_a_cleared_queue_forgets_batches_that_are_out() -> None:
-    queue = ConcurrentQueue[Held](0, 0)
-    (batch,) = queue.put(held(0, 1), 32)
-    queue.clear()
-    queue.finish(batch, 1)
-    assert (queue.message_count, queue.size_bytes, queue.progress) == (0, 0, 0)
-
-
 def test_order_is_kept_through_commit_and_ways_back() -> None:
-    queue = OrderedQueue[Held](0, 0)
+    queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2, 3))
     queue.next_offset = 4
-    assert queue.take(2, 1) == held(0, 1)
+    assert queue.next_messages(2, 1) == held(0, 1)
     assert (queue.progress, queue.message_count) == (0, 4)
     queue.commit()
     assert (queue.progress, queue.message_count, queue.size_bytes) == (2, 2, 20)
-    taken = queue.take(1, 2)
-    queue.give_back(1, [Held(each.queue_offset, 10) for each in taken])
-    assert queue.take(9, 3) == held(2, 3)
+    taken = queue.next_messages(1, 2)
+    queue.give_back(1, [message(each.queue_offset, 10) for each in taken])
+    assert queue.next_messages(9, 3) == held(2, 3)
     queue.roll_back()
-    assert (queue.waiting_count, list(queue.taken)) == (2, [])
-    assert queue.take(1, 4) == held(2)
-    assert queue.take(1, 4) == held(3)
+    assert (len(queue.waiting), queue.uncommitted) == (2, [])
+    assert queue.next_messages(1, 4) == held(2)
+    assert queue.next_messages(1, 4) == held(3)
     queue.commit()
-    assert (queue.progress, queue.message_count, queue.min_offset) == (4, 0, -1)
-    assert queue.take(1, 5) == []
+    assert (queue.progress, queue.message_count) == (4, 0)
+    assert queue.next_messages(1, 5) == []
 
 
 def test_a_give_back_leaves_earlier_takes_alone() -> None:
-    queue = OrderedQueue[Held](0, 0)
+    queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2))
-    queue.take(1, 0)
-    queue.give_back(1, queue.take(1, 0))
-    assert (list(queue.taken), queue.progress, queue.waiting_count) == (held(0), 0, 2)
+    queue.next_messages(1, 0)
+    queue.give_back(1, queue.next_messages(1, 0))
+    assert (queue.uncommitted, queue.progress, len(queue.waiting)) == (held(0), 0, 2)
 
 
 def test_a_give_back_of_some_finishes_the_others() -> None:
-    queue = OrderedQueue[Held](0, 0)
+    queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2))
     queue.next_offset = 3
-    queue.give_back(2, queue.take(2, 0)[1:])
+    queue.give_back(2, queue.next_messages(2, 0)[1:])
     assert (queue.progress, queue.message_count, queue.size_bytes) == (1, 2, 20)
-    assert queue.take(9, 0) == held(1, 2)
+    assert queue.next_messages(9, 0) == held(1, 2)
 
 
 def test_silence_and_locks_are_a_matter_of_time() -> None:
-    queue = OrderedQueue[Held](0, 1000)
+    queue = OrderedQueue(0, 1000)
     assert not queue.silent(1000 + PULL_SILENCE_MS)
     assert queue.silent(1001 + PULL_SILENCE_MS)
     assert not queue.lock_holds(1000)

@@ -32,7 +32,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sqlite3.C
 
 
 def claim(connection: sqlite3.Connection, token: str) -> bool:
-    return TokenTable().claim(connection, "clerks", token, 0)
+    return TokenTable().claim(connection, "clerks", token)
 
 
 def tokens(connection: sqlite3.Connection) -> list[str]:
