@@ -9,6 +9,7 @@
 For pytest there are fixtures, see `tianzhou.testing.plugin`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 # pytest imports this package with the plugin, so the servers are imported lazily.
@@ -20,12 +21,7 @@ __all__ = ["Cluster", "MovingClock"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "Cluster":
-        from tianzhou.testing.cluster import Cluster
-
-        return Cluster
-    if name == "MovingClock":
-        from tianzhou.testing.moving_clock import MovingClock
-
-        return MovingClock
+    if name in __all__:
+        module = "cluster" if name == "Cluster" else "moving_clock"
+        return getattr(import_module(f"tianzhou.testing.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,24 +9,20 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given, load
-from tianzhou.errors import RequestError, TianzhouError
-from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.errors import TianzhouError
+from tianzhou.names import MASTER_ID
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.server import NameServer
-from tianzhou.protocol.bodies.topics import SINGLE_TAG
-from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers import encode
-from tianzhou.protocol.headers.topics import CreateTopicRequest
+from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.remoting.address import format_address
-from tianzhou.remoting.client import Client
 from tianzhou.testing.moving_clock import MovingClock
 
 LOOPBACK = "127.0.0.1"
@@ -92,7 +88,7 @@ class Cluster:
     def start(self) -> Self:
         """Start all servers; returns when messages can be sent. Raises TianzhouError."""
         if self._thread is not None:
-            raise TianzhouError("this cluster runs already")
+            raise TianzhouError("the cluster is already running")
         if self._given_folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tianzhou-testing-")
             self._folder = Path(self._temporary.name)
@@ -124,23 +120,13 @@ class Cluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.start)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.stop)
 
     # -- for tests ---------------------------------------------------------------------------------
@@ -157,7 +143,6 @@ class Cluster:
 
     def create_topic(self, topic: str, queues: int = 4, *, ordered: bool = False) -> None:
         """Create or change a topic on every broker; the nameserver knows it when this returns."""
-
         self._on_loop(lambda: self._create_topics({topic: queues}, ordered=ordered))
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
@@ -174,11 +159,11 @@ class Cluster:
     def _move(self, move: Callable[[int], None], by_ms: int) -> None:
         move(by_ms)
 
-        async def tell() -> None:
+        async def notify() -> None:
             for broker in self._brokers.values():
                 broker.clock_moved()
 
-        self._on_loop(tell)
+        self._on_loop(notify)
 
     def stop_broker(self, name: str = "broker-0") -> None:
         """Stop one broker cleanly; its store stays. Raises KeyError if it is not running."""
@@ -229,14 +214,17 @@ class Cluster:
         await self._create_topics(self._topics)
 
     async def _create_topics(self, topics: Mapping[str, int], *, ordered: bool = False) -> None:
-        client = Client()
-        try:
-            for broker in self._brokers.values():
+        async with Admin(self.namesrv_address) as admin:
+            for name, broker in self._brokers.items():
                 for topic, queues in topics.items():
-                    await _create_topic(client, broker.address, topic, queues, ordered)
+                    config = TopicConfig(
+                        topic_name=topic,
+                        read_queue_count=queues,
+                        write_queue_count=queues,
+                        order=ordered,
+                    )
+                    await admin.topics.put(BrokerRef(name, MASTER_ID, broker.address, ""), config)
                 await broker.register()
-        finally:
-            await client.close()
 
     async def _start_broker(self, name: str) -> None:
         broker = Broker(self._load(name), clock=self.clock, steady=self.clock.steady)
@@ -261,36 +249,15 @@ class Cluster:
         return LiveSettings(load_broker_config(environ={}, flags=_given(pairs)))
 
     async def _stop(self) -> None:
-        stops: list[Callable[[], Awaitable[None]]] = [
-            broker.stop for broker in self._brokers.values()
-        ]
+        servers: list[Broker | NameServer] = [*self._brokers.values()]
         if self._namesrv is not None:
-            stops.append(self._namesrv.stop)
+            servers.append(self._namesrv)
         self._brokers, self._namesrv = {}, None
-        for stop in stops:
-            await stop()
+        for server in servers:
+            await server.stop()
 
 
 def _given(pairs: Mapping[str, object]) -> list[Given]:
     return [
         Given(key, str(value), "tianzhou.testing", deliberate=True) for key, value in pairs.items()
     ]
-
-
-async def _create_topic(
-    client: Client, address: str, topic: str, queues: int, ordered: bool
-) -> None:
-    header = CreateTopicRequest(
-        topic=topic,
-        default_topic=AUTO_CREATE_TOPIC,
-        read_queue_count=queues,
-        write_queue_count=queues,
-        perm=PERM_READ | PERM_WRITE,
-        filter_type=SINGLE_TAG,
-        order=ordered,
-    )
-    answer = await client.request(
-        address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=encode(header))
-    )
-    if answer.code != ResponseCode.SUCCESS:
-        raise RequestError(answer.code, answer.remark or f"topic {topic} was not created")

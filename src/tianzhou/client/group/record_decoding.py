@@ -1,10 +1,9 @@
-"""From the body of a pull's answer to messages: checked, unwrapped, and filtered again by tags.
+"""Decodes the records of a pull response, checks them, and unwraps batches.
 
-Values in, values out. What is checked: that the records are whole, that they are of the queue that
-was asked for and lie where they can lie, and that their bodies have the CRC that the broker stored.
-An answer that fails is not believed; it is asked for again, since the damage may have happened on
-the way. If the same record comes with the same damage once more, it lies like that in the log:
-asking would help no more, and it is left out.
+Sans-IO. The checks: records are complete, they belong to the queue of the pull and to its range of
+offsets, and their bodies have the CRC that the broker stored. A response that fails is pulled
+again, since the damage may have happened in transit. A record that arrives with the same damage a
+second time is damaged in the log: it is left out.
 
 RocketMQ 5 may store a batch as one record (topics of the queue type BatchCQ); such a record is
 unwrapped into its messages, which have offsets of their own.
@@ -49,14 +48,14 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an answer holds."""
+    """The decoded records of a response."""
 
     stored: list[StoredMessage]
-    """Its records, up to the first one with a damage that was not known."""
+    """The records before the first one with a new damage."""
     damage: Damage | None = None
-    """That damage."""
+    """The new damage."""
     left_out: bool = False
-    """Whether a record with the known damage was among them."""
+    """Whether a record with the known damage was left out."""
 
 
 def read_records(
@@ -68,11 +67,11 @@ def read_records(
     offset_delta: int = 0,
     known: Damage | None = None,
 ) -> Reading:
-    """The records of the answer to a pull of a queue from one offset up to another.
+    """The records of the response to a pull of a queue from one offset up to another.
 
-    `offset_delta` is what a broker adds to the offsets of a queue that was moved there; those in
-    the result have it. A record with the `known` damage is left out. Raises RecordError if the
-    records cannot be told apart, or cannot be the answer.
+    `offset_delta` is added to the offsets of a queue that was moved between brokers. A record with
+    the `known` damage is left out. Raises RecordError if the records cannot be decoded, or do not
+    belong to the pull.
     """
     is_sound = True
     try:
@@ -81,8 +80,8 @@ def read_records(
         is_sound, found = False, decode_records(body, check_crc=False)
     if offset_delta:
         found = [_moved(each, queue.queue_id, offset_delta) for each in found]
-    check_places(found, queue, queue_offset, next_offset)
-    return Reading(found) if is_sound else _sorted_out(found, known)
+    check_offsets(found, queue, queue_offset, next_offset)
+    return Reading(found) if is_sound else _without_damaged(found, known)
 
 
 def _moved(stored: StoredMessage, queue_id: int, offset_delta: int) -> StoredMessage:
@@ -90,7 +89,7 @@ def _moved(stored: StoredMessage, queue_id: int, offset_delta: int) -> StoredMes
     return msgspec.structs.replace(stored, queue_id=queue_id, queue_offset=moved_offset)
 
 
-def _sorted_out(found: list[StoredMessage], known: Damage | None) -> Reading:
+def _without_damaged(found: list[StoredMessage], known: Damage | None) -> Reading:
     sound: list[StoredMessage] = []
     left_out = False
     for each in found:
@@ -105,42 +104,44 @@ def _sorted_out(found: list[StoredMessage], known: Damage | None) -> Reading:
     return Reading(sound, None, left_out)
 
 
-def check_places(
+def check_offsets(
     found: list[StoredMessage], queue: Queue, queue_offset: int, next_offset: int
 ) -> None:
-    """See that records are of a queue, rising, and between two offsets. Raises RecordError."""
+    """Check that records are of a queue, ascending, and in the range. Raises RecordError."""
     topic, queue_id, last = queue.topic, queue.queue_id, queue_offset - 1
     if topic.startswith(_LIGHT_TOPIC_PREFIX):
         return
     for each in found:
         if each.topic != topic or each.queue_id != queue_id:
-            raise RecordError(f"a message of {each.topic[:64]} {each.queue_id} came for {queue}")
+            raise RecordError(
+                f"queue {queue}: received a message of {each.topic[:64]} {each.queue_id}"
+            )
         at = each.queue_offset
         if at <= last and not each.sys_flag & INNER_BATCH:
-            raise RecordError(f"a message at {at} came where {last + 1} was the next")
+            raise RecordError(f"received offset {at} where {last + 1} or more was expected")
         last = at
     if last >= next_offset:
-        raise RecordError(f"a message at {last} came, though the next one is at {next_offset}")
+        raise RecordError(f"received offset {last}, but the next offset is {next_offset}")
 
 
 def unwrapped(found: list[StoredMessage], unpacked_bytes_max: int) -> list[StoredMessage]:
-    """The same with every batch that lies in one record taken apart.
+    """The records, with batches that are stored as one record unwrapped.
 
-    A batch that cannot be decoded stays as it is: the handler gets it, and the queue goes on.
+    A batch that cannot be decoded is delivered as it is, so that it does not block the queue.
     """
     if not any(each.sys_flag & _WRAPPED == _WRAPPED for each in found):
         return found
-    apart: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     for each in found:
         if each.sys_flag & _WRAPPED != _WRAPPED:
-            apart.append(each)
+            messages.append(each)
             continue
         try:
-            apart += _items(each, unpacked_bytes_max)
+            messages += _items(each, unpacked_bytes_max)
         except ProtocolError as error:
             log.warning("topic %s: a batch at %d: %s", each.topic, each.queue_offset, error)
-            apart.append(each)
-    return apart
+            messages.append(each)
+    return messages
 
 
 def _items(wrapped: StoredMessage, unpacked_bytes_max: int) -> list[StoredMessage]:

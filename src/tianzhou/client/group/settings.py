@@ -5,7 +5,7 @@ Defaults are those of the Java client; the table in docs/client.md has both name
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tianzhou.client.group.rebalance import STRATEGIES, Allocate
 from tianzhou.client.settings import ClientOptions, ClientSettings, require_positive
@@ -100,16 +100,14 @@ class ConsumerSettings(ClientSettings):
     # -- closing -----------------------------------------------------------------------------------
     close_timeout_ms: int = 30_000  # for handlers that are running
 
-    _CONSUMER_AT_LEAST_ONE: ClassVar[tuple[str, ...]] = (
-        "rebalance_ms", "pull_batch_size", "pull_batch_bytes", "pull_timeout_ms",
-        "pull_error_pause_ms", "queue_messages_max", "queue_mib_max", "queue_span_max",
-        "close_timeout_ms",
-    )  # fmt: skip
-
     def __post_init__(self) -> None:
         """Raises ConfigError for invalid values."""
         ClientSettings.__post_init__(self)
-        require_positive(self, ConsumerSettings._CONSUMER_AT_LEAST_ONE)
+        require_positive(self, (
+            "rebalance_ms", "pull_batch_size", "pull_batch_bytes", "pull_timeout_ms",
+            "pull_error_pause_ms", "queue_messages_max", "queue_mib_max", "queue_span_max",
+            "close_timeout_ms",
+        ))  # fmt: skip
         for name in ("topic_messages_max", "topic_mib_max"):
             if getattr(self, name) < 1 and getattr(self, name) != -1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, at least 1 or -1 is needed")
@@ -151,15 +149,13 @@ class PushSettings(ConsumerSettings):
     auto_commit: bool = True  # ordered: False lets handlers return a Decision
     lock_ms: int = 20_000  # ordered: interval of renewing queue locks
 
-    _PUSH_AT_LEAST_ONE: ClassVar[tuple[str, ...]] = (
-        "consume_threads", "batch_size", "consume_timeout_ms", "suspend_ms", "local_retry_ms",
-        "lock_ms",
-    )  # fmt: skip
-
     def __post_init__(self) -> None:
         """Raises ConfigError for invalid values."""
         ConsumerSettings.__post_init__(self)
-        require_positive(self, PushSettings._PUSH_AT_LEAST_ONE)
+        require_positive(self, (
+            "consume_threads", "batch_size", "consume_timeout_ms", "suspend_ms", "local_retry_ms",
+            "lock_ms",
+        ))  # fmt: skip
         if self.max_reconsume_times < -1:
             raise ConfigError(
                 f"max_reconsume_times is {self.max_reconsume_times}, at least -1 is needed"

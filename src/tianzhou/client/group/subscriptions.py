@@ -1,7 +1,7 @@
-"""Subscriptions: what a consumer wants of a topic, for brokers and for its own second look.
+"""Subscriptions: topic and filter of a consumer, as sent to brokers and as checked locally.
 
-Brokers compare the hash of tags only, so a message with a foreign tag of the same hash may come
-through; `passes` compares the text. SQL92 is the broker's business alone.
+Brokers compare hashes of tags, so messages with another tag of the same hash are delivered, too;
+`passes` compares the text. SQL92 conditions are evaluated by brokers only.
 """
 
 from dataclasses import dataclass, replace
@@ -30,20 +30,14 @@ class Subscription:
         return not self.tags or message.properties.get(TAGS) in self.tags
 
     def to_wire(self) -> SubscriptionData:
-        if self.expression_type != TAG_TYPE:
-            return SubscriptionData(
-                topic=self.topic,
-                expression=self.expression,
-                version=self.version,
-                expression_type=self.expression_type,
-            )
-        parsed = parse_tags(self.expression)
+        parsed = parse_tags(self.expression) if self.expression_type == TAG_TYPE else None
         return SubscriptionData(
             topic=self.topic,
-            expression=parsed.text,
-            tags=list(parsed.tags),
-            tag_codes=sorted(parsed.codes),
+            expression=parsed.text if parsed else self.expression,
+            tags=list(parsed.tags) if parsed else [],
+            tag_codes=sorted(parsed.codes) if parsed else [],
             version=self.version,
+            expression_type=self.expression_type,
         )
 
     def renewed(self, now_ms: int) -> "Subscription":
@@ -61,17 +55,12 @@ def by_tags(topic: str, expression: str, now_ms: int) -> Subscription:
     return Subscription(topic, parsed.text, TAG_TYPE, frozenset(parsed.tags), now_ms)
 
 
-def by_sql(topic: str, expression: str, now_ms: int) -> Subscription:
-    """A subscription by an SQL92 condition over properties. Raises ConfigError if it is empty."""
-    if not expression.strip():
-        raise ConfigError(f"topic {topic}: the SQL condition is empty")
-    return Subscription(topic, expression, SQL_TYPE, frozenset(), now_ms)
-
-
 def subscription_of(topic: str, tags: str, sql: str | None, now_ms: int) -> Subscription:
-    """A subscription by tags or by a condition, whichever is given. Raises ConfigError."""
+    """A subscription by tags, or by an SQL92 condition over properties. Raises ConfigError."""
     if sql is None:
         return by_tags(topic, tags, now_ms)
     if tags != SUBSCRIBE_ALL:
         raise ConfigError(f"topic {topic}: give tags or sql, not both")
-    return by_sql(topic, sql, now_ms)
+    if not sql.strip():
+        raise ConfigError(f"topic {topic}: the SQL condition is empty")
+    return Subscription(topic, sql, SQL_TYPE, frozenset(), now_ms)

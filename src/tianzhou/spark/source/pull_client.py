@@ -13,7 +13,7 @@ from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.group.broker_calls import BrokerCalls, PullStatus
-from tianzhou.client.group.subscriptions import Subscription, by_sql, by_tags
+from tianzhou.client.group.subscriptions import Subscription, subscription_of
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.queues import Queue
 from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
@@ -106,10 +106,9 @@ class PullClient:
 
     def _subscription(self, topic: str) -> Subscription:
         if topic not in self._subscriptions:
-            self._subscriptions[topic] = (
-                by_sql(topic, self._options.sql, 0)
-                if self._options.sql
-                else by_tags(topic, self._tags or "*", 0)
+            sql = self._options.sql
+            self._subscriptions[topic] = subscription_of(
+                topic, "*" if sql else self._tags or "*", sql or None, 0
             )
         return self._subscriptions[topic]
 

@@ -9,7 +9,7 @@ from tests.support.records import encode_record
 from tianzhou.client.group.record_decoding import (
     Damage,
     Reading,
-    check_places,
+    check_offsets,
     read_records,
     unwrapped,
 )
@@ -106,7 +106,7 @@ def test_what_cannot_be_the_answer(body: bytes) -> None:
 
 def test_light_topics_hold_records_of_others() -> None:
     (found,) = decode_records(record(70, topic="parent"))
-    check_places([found], Queue("%LMQ%child", "a", 0), 5, 8)
+    check_offsets([found], Queue("%LMQ%child", "a", 0), 5, 8)
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.data())

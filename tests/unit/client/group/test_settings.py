@@ -6,7 +6,7 @@ import pytest
 
 from tianzhou.client import LitePullConsumer, PushConsumer, PushSettings
 from tianzhou.client.group.rebalance import averagely
-from tianzhou.client.group.subscriptions import by_sql, by_tags
+from tianzhou.client.group.subscriptions import by_tags, subscription_of
 from tianzhou.errors import ConfigError
 
 NAMESRV = "127.0.0.1:9876"
@@ -101,4 +101,4 @@ def test_versions_of_subscriptions_rise() -> None:
     subscription = by_tags("t", "*", 100)
     assert subscription.renewed(200).version == 200
     assert subscription.renewed(50).version == 101
-    assert by_sql("t", "a > 1", 5).to_wire().expression_type == "SQL92"
+    assert subscription_of("t", "*", "a > 1", 5).to_wire().expression_type == "SQL92"
