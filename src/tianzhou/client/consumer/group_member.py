@@ -171,14 +171,12 @@ class GroupMember(Membership):
             self._rebalance_wanted.set()
             return None
         if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return success(bodies.encode(self._status(request.fields.get("topic", ""))))
+            offsets = self._offsets.of_topic(request.fields.get("topic", "")).items()
+            body = ConsumerStatusBody(offsets={queue.to_wire(): at for queue, at in offsets})
+            return success(bodies.encode(body))
         if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             return self._on_reset(request)
         return super().on_request(connection, request)
-
-    def _status(self, topic: str) -> ConsumerStatusBody:
-        table = self._offsets.of_topic(topic)
-        return ConsumerStatusBody(offsets={queue.to_wire(): at for queue, at in table.items()})
 
     async def _on_reset(self, request: Command) -> Command | None:
         wanted = reset_offsets(request.body)

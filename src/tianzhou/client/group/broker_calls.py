@@ -64,7 +64,8 @@ class PullStatus(Enum):
     """The offset is out of range; `next_offset` is the nearest valid one."""
 
 
-_STATUSES = {int(status.value): status for status in PullStatus}
+PULL_STATUSES = {int(status.value): status for status in PullStatus}
+"""By response code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class BrokerCalls:
         )
         command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
         answer = await self._request(queue, command, limits.timeout_ms, broker_id, address)
-        status = _STATUSES.get(answer.code)
+        status = PULL_STATUSES.get(answer.code)
         if status is None:
             raise broker_error(answer, f"group {self.group}, queue {queue}: pull")
         response = headers.decode(PullMessageResponse, answer.fields)

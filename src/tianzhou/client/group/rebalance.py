@@ -2,13 +2,13 @@
 
     allocate(group, client_id, queues, client_ids) -> queues of client_id
 
-Nobody hands out queues: every member of a group sorts the same queues and the same client ids, runs
-the same function and takes its share. So a strategy must give every queue to exactly one of the
-members, whichever member asks, and must agree to the last queue with what Java's strategy of the
-same name gives; a group may have members of both kinds. Own functions with this signature are
-welcome. They get both lists sorted, the lists are never empty, and `client_id` is in `client_ids`.
+There is no coordinator: every member of a group sorts the same queues and the same client ids, and
+calls the same function. So a strategy must assign every queue to exactly one member, whichever
+member computes it, and its result must equal that of Java's strategy of the same name: a group may
+have members of both kinds. Programs may pass own functions with this signature. They get both lists
+sorted, the lists are never empty, and `client_id` is in `client_ids`.
 
-`shares` is what callers use: it sorts, checks and catches what a strategy must not return.
+Callers use `shares`, which sorts the arguments and checks the result.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ def shares(
     if not all_queues or client_id not in all_ids:
         return frozenset()
     own = frozenset(allocate(group, client_id, all_queues, all_ids))
-    if strange := own.difference(all_queues):
+    if unknown := own.difference(all_queues):
         raise ConfigError(
-            f"group {group}: the allocation strategy returned {min(strange)}, which is none of the "
-            f"{len(all_queues)} queues it was given"
+            f"group {group}: the allocation strategy returned {min(unknown)}, which is not one of "
+            f"the {len(all_queues)} queues passed to it"
         )
     return own
 
@@ -50,7 +50,7 @@ def shares(
 def averagely(
     group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
 ) -> Sequence[Queue]:
-    """Neighbouring queues in equal portions; the first members get one more where it must be."""
+    """Neighbouring queues in equal portions; the first members get one more of a remainder."""
     del group
     index = client_ids.index(client_id)
     portion, rest = divmod(len(queues), len(client_ids))
@@ -61,7 +61,7 @@ def averagely(
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
 ) -> Sequence[Queue]:
-    """One queue to each member in turn, round and round."""
+    """Round robin: one queue to each member in turn."""
     del group
     return queues[client_ids.index(client_id) :: len(client_ids)]
 
@@ -70,9 +70,9 @@ def averagely_by_circle(
 
 
 def consistent_hash(virtual_node_count: int = VIRTUAL_NODE_COUNT) -> Allocate:
-    """Few queues change hands when a member comes or goes; the portions are uneven."""
+    """Few queues change their owner when a member joins or leaves; the portions are uneven."""
     if virtual_node_count < 0:
-        raise ConfigError(f"{virtual_node_count} virtual nodes: there cannot be fewer than none")
+        raise ConfigError(f"virtual_node_count is {virtual_node_count}, it cannot be negative")
 
     def allocate(
         group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
@@ -107,7 +107,7 @@ def _java_name(queue: Queue) -> str:
     return f"MessageQueue [topic={topic}, brokerName={broker_name}, queueId={queue_id}]"
 
 
-# -- by place --------------------------------------------------------------------------------------
+# -- by location -----------------------------------------------------------------------------------
 
 
 def by_config(queues_of_this_client: Iterable[Queue]) -> Allocate:
@@ -117,13 +117,7 @@ def by_config(queues_of_this_client: Iterable[Queue]) -> Allocate:
     """
     own = frozenset(queues_of_this_client)
 
-    def allocate(
-        group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
-    ) -> Sequence[Queue]:
-        del group, client_id, client_ids
-        return [queue for queue in queues if queue in own]
-
-    return allocate
+    return lambda _group, _client_id, queues, _ids: [queue for queue in queues if queue in own]
 
 
 def by_machine_room(rooms: Iterable[str]) -> Allocate:
@@ -147,9 +141,7 @@ def by_machine_room(rooms: Iterable[str]) -> Allocate:
 
 def _room_in_name(broker_name: str) -> str | None:
     # Java splits at every @ and drops empty parts at the end; exactly two parts must be left.
-    parts = broker_name.split("@")
-    while parts and not parts[-1]:
-        parts.pop()
+    parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 
 

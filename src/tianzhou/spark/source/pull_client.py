@@ -12,7 +12,7 @@ from typing import Self
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.shared_hubs import acquire
-from tianzhou.client.group.broker_calls import BrokerCalls, PullStatus
+from tianzhou.client.group.broker_calls import PULL_STATUSES, BrokerCalls, PullStatus
 from tianzhou.client.group.subscriptions import Subscription, subscription_of
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.queues import Queue
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 _TOOLS_GROUP = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools, which every broker knows."""
 _OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
-_STATUSES = {int(status.value): status for status in PullStatus}
 
 PULL_COUNT_MAX = 4096
 _PULL_BYTES_MAX = 1024 * 1024
@@ -142,7 +141,7 @@ class PullClient:
         fields = self._fields(queue, at, min(count, PULL_COUNT_MAX), subscription)
         command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=fields)
         response = await self._hub.request(address, command, self._options.request_timeout)
-        status = _STATUSES.get(response.code)
+        status = PULL_STATUSES.get(response.code)
         if status is None:
             raise broker_error(response, f"queue {queue}: pull at {at}")
         header = headers.decode(PullMessageResponse, response.fields)

@@ -37,7 +37,7 @@ def test_by_circle_deals_one_after_the_other() -> None:
 
 def test_consistent_hash_without_virtual_nodes_gives_nothing() -> None:
     assert not consistent_hash(0)("g", IDS[0], QUEUES, IDS)
-    with pytest.raises(ConfigError, match="virtual nodes"):
+    with pytest.raises(ConfigError, match="virtual_node_count is -1"):
         consistent_hash(-1)
 
 
@@ -86,7 +86,7 @@ def always(queue: Queue) -> Allocate:
 
 def test_an_own_function_is_held_to_what_it_was_given() -> None:
     assert shares(always(QUEUES[7]), "g", IDS[0], QUEUES, IDS) == {QUEUES[7]}
-    with pytest.raises(ConfigError, match="returned u@a:9, which is none of the 8 queues"):
+    with pytest.raises(ConfigError, match="returned u@a:9, which is not one of the 8 queues"):
         shares(always(Queue("u", "a", 9)), "g", IDS[0], QUEUES, IDS)
 
 
