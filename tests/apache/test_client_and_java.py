@@ -29,7 +29,7 @@ def java(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
         yield shell
 
 
-async def test_java_reads_what_we_send(cluster: Backend, java: Shell) -> None:
+async def test_java_reads_our_messages(cluster: Backend, java: Shell) -> None:
     topic = cluster.name("ToJava")
     sent = [f"{kind.name} {LONG}" for kind in CompressionType]
     for kind, text in zip(CompressionType, sent, strict=True):
@@ -75,7 +75,7 @@ def ways_to_compress(version: str) -> list[str]:
     return ["ZLIB"] if version == "4.9.7" else [each.name for each in CompressionType]
 
 
-async def test_we_read_what_java_sends(cluster: Backend, java: Shell) -> None:
+async def test_we_read_messages_of_java(cluster: Backend, java: Shell) -> None:
     for compression in ways_to_compress(java.version):
         topic = await sent_by_java(cluster, java, compression)
         (stored,) = await cluster.await_stored(topic, 1)

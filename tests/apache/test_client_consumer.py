@@ -44,7 +44,7 @@ async def test_consumer(scenario: Scenario, backend: Backend, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("backend", ["5.5.0"], indirect=True)
-async def test_a_topic_that_stores_batches_as_one(backend: Backend) -> None:
+async def test_batches_stored_as_one_record(backend: Backend) -> None:
     """Its records hold several messages each; the consumer gets them one by one."""
     topic = backend.name("Batched")
     await create_topic(backend, topic, 1, attributes="+queue.type=BatchCQ")

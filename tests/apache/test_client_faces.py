@@ -162,7 +162,7 @@ def test_the_blocking_lite_pull(backend: Backend) -> None:
 # -- in a namespace --------------------------------------------------------------------------------
 
 
-async def test_a_namespace_is_put_before_and_taken_off(backend: Backend) -> None:
+async def test_namespace_is_added_and_removed(backend: Backend) -> None:
     space, topic, group = backend.name("shop"), backend.name("spaced"), backend.name("spaced")
     await create_topic(backend, f"{space}%{topic}", 1)
     inbox: list[ReceivedMessage] = []

@@ -54,7 +54,7 @@ def test_every_public_method_has_a_row(apache: None, name: str) -> None:
     assert sorted(told - documented_names()) == []
 
 
-def test_the_tables_name_no_setter_that_java_does_not_have(apache: None) -> None:
+def test_tables_list_only_setters_of_java(apache: None) -> None:
     """A setter that was renamed, or never was, helps nobody who looks for it."""
     others = (
         "client.consumer.DefaultMQPullConsumer",

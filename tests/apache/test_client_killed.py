@@ -9,7 +9,7 @@ from tests.support.killed_process import kill_one
 QUEUES = 4
 
 
-async def test_another_takes_over(backend: Backend, tmp_path: Path) -> None:
+async def test_another_consumer_takes_over(backend: Backend, tmp_path: Path) -> None:
     topic, group = backend.name("Mortal"), backend.name("mortals")
     await create_topic(backend, topic, QUEUES)
     victim, survivor, sent = await kill_one(

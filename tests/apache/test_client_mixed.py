@@ -54,7 +54,7 @@ def random_name(dice: random.Random) -> str:
 
 @pytest.mark.parametrize("version", EACH_VERSION)
 @pytest.mark.parametrize("name", ALLOCATIONS)
-def test_allocation_is_javas(name: str, version: str, mixed_shells: Shells) -> None:
+def test_allocation_equals_that_of_java(name: str, version: str, mixed_shells: Shells) -> None:
     dice = random.Random(name)
     for _ in range(40):
         brokers = [random_name(dice) for _ in range(dice.randint(1, 4))] + ["r1@x", "r2@x"]
@@ -93,7 +93,7 @@ async def new_topic(backend: Backend) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["concurrently", "ordered"])
-async def test_both_kinds_share_a_group(
+async def test_java_and_our_consumers_share_a_group(
     ordered: bool, backend: Backend, mixed_shells: Shells
 ) -> None:
     java = mixed_shells(java_version(backend))
@@ -149,7 +149,7 @@ async def test_both_kinds_share_a_group(
         assert own == sorted(own)
 
 
-async def test_java_takes_over_what_we_leave(backend: Backend, mixed_shells: Shells) -> None:
+async def test_java_continues_at_our_offsets(backend: Backend, mixed_shells: Shells) -> None:
     java = mixed_shells(java_version(backend))
     topic, queue_count = await new_topic(backend)
     group, name = backend.name("mixed-group"), backend.name("java")

@@ -45,7 +45,9 @@ def bodies(found: list[StoredMessage]) -> list[bytes]:
 # -- sending ---------------------------------------------------------------------------------------
 
 
-async def test_send_creates_the_topic_and_tells_where(backend: Backend, producer: Producer) -> None:
+async def test_send_creates_the_topic_and_returns_the_queue(
+    backend: Backend, producer: Producer
+) -> None:
     topic = backend.name("Created")
     result = await producer.send(
         topic, b"hello", tags="blue", keys=("4711", "4712"), properties={"colour": "sky"}, flag=7
@@ -73,7 +75,7 @@ async def test_binary_headers(backend: Backend) -> None:
     assert bodies(await backend.await_stored(topic, 1)) == [b"binary"]
 
 
-async def test_queues_take_turns(backend: Backend, producer: Producer) -> None:
+async def test_queues_are_used_round_robin(backend: Backend, producer: Producer) -> None:
     topic = backend.name("Turns")
     await producer.send(topic, b"first")
     queues = await producer.queues(topic)
@@ -139,7 +141,7 @@ async def test_in_flight(backend: Backend) -> None:
 # -- batches ---------------------------------------------------------------------------------------
 
 
-async def test_send_many_cuts_batches_and_keeps_the_order(backend: Backend) -> None:
+async def test_send_many_splits_batches_in_order(backend: Backend) -> None:
     topic = backend.name("Many")
     async with Producer(
         backend.name("senders"), namesrv=backend.namesrv, batch_bytes=4_000
@@ -159,7 +161,7 @@ async def test_send_many_cuts_batches_and_keeps_the_order(backend: Backend) -> N
         assert ReceivedMessage(found).offset_msg_id == result.offset_msg_id
 
 
-async def test_linger_makes_batches_with_a_future_each(backend: Backend) -> None:
+async def test_linger_batches_have_a_future_per_message(backend: Backend) -> None:
     topic = backend.name("Linger")
     async with Producer(
         backend.name("senders"), namesrv=backend.namesrv, linger_ms=20, send_timeout_ms=20_000
@@ -215,7 +217,7 @@ async def test_namespace(backend: Backend) -> None:
     assert stored.properties[properties.INSTANCE_ID] == "tenant"
 
 
-async def test_body_that_the_broker_finds_too_large(backend: Backend) -> None:
+async def test_broker_rejects_a_large_body(backend: Backend) -> None:
     topic = backend.name("Large")
     async with Producer(
         backend.name("senders"), namesrv=backend.namesrv, message_bytes_max=9 << 20,
@@ -303,7 +305,7 @@ def _state(body: bytes) -> TransactionState:
     return TransactionState.UNKNOWN
 
 
-async def test_transactions_end_as_the_local_work_did(backend: Backend) -> None:
+async def test_transactions_end_as_the_local_transaction(backend: Backend) -> None:
     topic = backend.name("Transactions")
     books = Books()
     async with TransactionProducer(

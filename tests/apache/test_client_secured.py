@@ -104,7 +104,7 @@ async def see_strangers_refused(cluster: Secured, known: Credentials) -> None:
         await stranger.close()
 
 
-async def test_credentials_open_what_is_granted_and_nothing_else(cluster: Secured) -> None:
+async def test_credentials_grant_only_their_permissions(cluster: Secured) -> None:
     await create_topic(cluster.backend, GUARDED, QUEUES, credentials=CHIEF)
     await see_what_is_granted(cluster.settings(CLERK, encrypted=False), GROUP, GUARDED)
     await see_strangers_refused(cluster, CLERK)
@@ -177,7 +177,7 @@ async def test_every_kind_of_client_over_tls(cluster: Secured) -> None:
             assert sum([await reader.committed(queue) or 0 for queue in queues]) == 100
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_spoken_to(cluster: Secured) -> None:
+async def test_untrusted_certificate_is_rejected(cluster: Secured) -> None:
     """Which also shows that settings with `tls` lead to no plain connection."""
     doubting = Tls(trusted=cluster.folder / "stranger.pem")
     settings = ClientSettings(namesrv=cluster.backend.namesrv, tls=doubting, credentials=CLERK)

@@ -162,7 +162,7 @@ async def test_simple_consumer(scenario: Scenario, backend: Backend, tmp_path: P
 @pytest.mark.parametrize(
     "backend", [pytest.param("4.9.7", marks=(pytest.mark.apache, pytest.mark.full))], indirect=True
 )
-async def test_a_broker_of_4_9_says_that_it_cannot_pop(backend: Backend, tmp_path: Path) -> None:
+async def test_broker_4_9_does_not_support_pop(backend: Backend, tmp_path: Path) -> None:
     name, address = await broker_of(backend.namesrv)
     async with peer_of(address) as peer:
         site = Site(backend.namesrv, peer, tmp_path, name)

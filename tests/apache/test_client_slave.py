@@ -68,7 +68,7 @@ class Slow:
             await self.go_on.wait()
 
 
-async def test_readers_go_to_the_slave(pair: Pair) -> None:
+async def test_pulls_are_redirected_to_the_slave(pair: Pair) -> None:
     async with Producer("to-pair", namesrv=pair.namesrv) as producer:
         await producer.send(TOPIC, b"first")
         futures = [await producer.submit(Message(TOPIC, f"{at}")) for at in range(COUNT - 1)]

@@ -333,7 +333,8 @@ def test_an_outbox_and_tokens_are_compared_with_the_log(
     outbox = Outbox(clock=lambda: time.time_ns() // 1_000_000 - 60_000)
     outbox.create(connection)
     outbox.put(connection, *(Message("mail", f"{number}") for number in range(1, 5)))
-    connection.execute("UPDATE tianzhou_outbox SET state = 'sent', sent_ms = ?", (outbox.clock(),))
+    sent_ms = outbox.now_ms(connection)
+    connection.execute("UPDATE tianzhou_outbox SET state = 'sent', sent_ms = ?", (sent_ms,))
     handled = TokenTable()
     handled.create(connection)
     for token in ("m1", "m3", "m99", "unknown"):

@@ -110,7 +110,7 @@ def test_the_outbox_is_compared_with_the_log(
     outbox = Outbox("tianzhou_outbox" if is_sqlite else name, clock=lambda: wall_ms() - 60_000)
     outbox.create(connection)
     outbox.put(connection, *(Message(topic, f"{n}") for n in range(1, 6)))
-    marked = f"UPDATE {name} SET state = 'sent', sent_ms = {outbox.clock()} WHERE id < 5"  # noqa: S608 - our own words
+    marked = f"UPDATE {name} SET state = 'sent', sent_ms = {outbox.now_ms(connection)} WHERE id < 5"  # noqa: S608 - our own words
     connection.execute(marked)
     connection.commit()
     connection.close()

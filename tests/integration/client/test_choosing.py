@@ -33,7 +33,7 @@ async def texts_of(cluster: Cluster, queue: Queue) -> list[str]:
         return found
 
 
-async def test_a_submitted_message_goes_to_the_queue_that_was_chosen(cluster: Cluster) -> None:
+async def test_submit_sends_to_the_chosen_queue(cluster: Cluster) -> None:
     cluster.create_topic("submitted", 4)
     told: list[SendResult | None] = []
     async with Producer("g", namesrv=cluster.namesrv_address) as producer:
@@ -55,7 +55,7 @@ async def test_a_submitted_message_goes_to_the_queue_that_was_chosen(cluster: Cl
     assert [result.queue for result in told if result is not None] == list(queues)
 
 
-async def test_many_messages_keep_their_order_in_the_queues_that_were_chosen(
+async def test_send_many_keeps_the_order_within_chosen_queues(
     cluster: Cluster,
 ) -> None:
     cluster.create_topic("many", 2)
@@ -79,7 +79,7 @@ async def test_many_messages_keep_their_order_in_the_queues_that_were_chosen(
         assert offsets == sorted(offsets)
 
 
-async def test_a_selector_chooses_again_when_the_topic_has_become_smaller(cluster: Cluster) -> None:
+async def test_selector_is_called_again_after_queues_were_removed(cluster: Cluster) -> None:
     cluster.create_topic("shrunk", 4)
     async with Producer("g", namesrv=cluster.namesrv_address) as producer:
         assert (await producer.send("shrunk", b"x", select=LAST)).queue.queue_id == 3
@@ -101,7 +101,7 @@ async def test_a_selector_chooses_again_when_the_topic_has_become_smaller(cluste
         assert {result.queue.queue_id for result in results} == {0}
 
 
-def test_the_blocking_producer_chooses_as_well(cluster: Cluster) -> None:
+def test_blocking_producer_supports_selectors(cluster: Cluster) -> None:
     cluster.create_topic("blocking", 2)
     with sync.Producer("g", namesrv=cluster.namesrv_address) as producer:
         queue = producer.queues("blocking")[1]

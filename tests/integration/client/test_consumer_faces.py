@@ -122,7 +122,7 @@ def test_the_blocking_lite_pull(cluster: Cluster) -> None:
         assert consumer.client_id
 
 
-async def test_a_namespace_is_put_before_and_taken_off(cluster: Cluster) -> None:
+async def test_namespace_is_added_and_removed(cluster: Cluster) -> None:
     cluster.create_topic("shop%spaced", 1)
     inbox: list[ReceivedMessage] = []
     settings = ClientSettings(namesrv=cluster.namesrv_address, namespace="shop")
@@ -143,7 +143,7 @@ async def test_a_namespace_is_put_before_and_taken_off(cluster: Cluster) -> None
         assert [each.text for each in await lite.poll()] == ["hello"]
 
 
-async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
+async def test_handler_can_close_its_consumer(cluster: Cluster) -> None:
     cluster.create_topic("last", 1)
     consumer = PushConsumer("last", namesrv=cluster.namesrv_address, start="first")
     seen: list[str] = []
@@ -215,7 +215,7 @@ accounts:
 """
 
 
-async def test_credentials_open_what_is_granted_and_nothing_else(tmp_path: Path) -> None:
+async def test_credentials_grant_only_their_permissions(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     seen: list[tuple[str, int]] = []
@@ -246,7 +246,7 @@ async def test_credentials_open_what_is_granted_and_nothing_else(tmp_path: Path)
         await other.close()
 
 
-async def test_credentials_let_a_simple_consumer_do_all_it_does(tmp_path: Path) -> None:
+async def test_simple_consumer_with_credentials(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     async with running_cluster(tmp_path, aclEnable="true", rocketmqHome=tmp_path) as it:

@@ -100,7 +100,7 @@ async def test_consumers_over_tls(tmp_path: Path) -> None:
                 assert sum([await reader.committed(queue) or 0 for queue in queues]) == 100
 
 
-async def test_consumers_that_the_broker_does_not_let_in(
+async def test_broker_rejects_consumers_without_certificate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a certificate, and without TLS, nothing comes, and the log says why."""

@@ -68,7 +68,7 @@ async def send(namesrv: str, *texts: str) -> None:
             await producer.send(TOPIC, text)
 
 
-async def test_a_consumer_outlives_its_broker(tmp_path: Path) -> None:
+async def test_consumer_survives_a_broker_restart(tmp_path: Path) -> None:
     port = free_port()
     seen: list[str] = []
     async with running_namesrv(tmp_path) as namesrv:
@@ -90,7 +90,7 @@ async def test_a_consumer_outlives_its_broker(tmp_path: Path) -> None:
                 assert await reader.committed(Queue(TOPIC, "broker-a", 0)) == 2
 
 
-async def test_what_cannot_be_sent_back_is_tried_again_here(tmp_path: Path) -> None:
+async def test_messages_that_cannot_be_sent_back_are_retried_locally(tmp_path: Path) -> None:
     port = free_port()
     tries: list[int] = []
     gone, failed = asyncio.Event(), asyncio.Event()
@@ -117,7 +117,7 @@ async def test_what_cannot_be_sent_back_is_tried_again_here(tmp_path: Path) -> N
     assert tries == [0, 1, 2]
 
 
-async def test_a_new_group_begins_where_it_is_told(tmp_path: Path) -> None:
+async def test_new_group_begins_at_the_start_setting(tmp_path: Path) -> None:
     # This broker takes no message to be in memory, so it leaves the choice to the client.
     async with cluster(tmp_path, accessMessageInMemoryMaxRatio=0) as it:
         await create_topic(it.namesrv, it.broker.address)
@@ -149,7 +149,7 @@ def has_queue(consumer: PushConsumer) -> bool:
     return any(queue.topic == TOPIC for queue in consumer.assignment)
 
 
-async def test_a_slow_handler_stops_the_pulling(tmp_path: Path) -> None:
+async def test_flow_control_pauses_pulls_of_a_slow_handler(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create_topic(it.namesrv, it.broker.address)
         await send(it.namesrv, *map(str, range(200)))
@@ -173,7 +173,7 @@ async def test_a_slow_handler_stops_the_pulling(tmp_path: Path) -> None:
         assert sorted(seen, key=int) == [str(number) for number in range(200)]
 
 
-async def test_pulls_carry_the_progress_while_more_messages_wait(tmp_path: Path) -> None:
+async def test_pulls_commit_the_progress_during_a_backlog(tmp_path: Path) -> None:
     """So little is done again after a crash; once there is no more, only commits tell."""
     async with cluster(tmp_path) as it:
         await create_topic(it.namesrv, it.broker.address)
@@ -193,7 +193,7 @@ async def test_pulls_carry_the_progress_while_more_messages_wait(tmp_path: Path)
         assert await is_committed(it, "carrying", queue, 200)
 
 
-async def test_an_offset_beyond_the_end_is_mended(tmp_path: Path) -> None:
+async def test_offset_beyond_the_end_is_corrected(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create_topic(it.namesrv, it.broker.address)
         await send(it.namesrv, "old")
@@ -273,7 +273,7 @@ def damage(store: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_a_damaged_message_is_left_out(
+async def test_damaged_message_is_skipped(
     tmp_path: Path, ordered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path) as it:
@@ -307,7 +307,7 @@ async def test_a_damaged_message_is_left_out(
         assert [f"offset {at} is" in text for at, text in zip((1, 2, 4), places, strict=True)]
 
 
-async def test_a_queue_may_be_known_before_nameservers_know_its_topic(tmp_path: Path) -> None:
+async def test_queue_of_a_topic_without_route_is_retried(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, QueueReader("early", namesrv=it.namesrv) as reader:
         early = asyncio.create_task(reader.pull(Queue("new", "broker-a", 0), 0, message_count=1))
         await asyncio.sleep(0)  # it asks the nameserver before the broker does

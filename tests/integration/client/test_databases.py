@@ -129,7 +129,7 @@ def do_work(connection: Connection) -> None:
 # -- once ------------------------------------------------------------------------------------------
 
 
-def test_work_is_done_once_whatever_cache_and_process(begin: Begin) -> None:
+def test_work_is_done_once_across_caches_and_processes(begin: Begin) -> None:
     make_work_table(begin)
     once = Once("clerks", begin)
     once.create_table()
@@ -143,7 +143,7 @@ def test_work_is_done_once_whatever_cache_and_process(begin: Begin) -> None:
     assert work_count(begin) == 3
 
 
-def test_work_that_fails_leaves_no_token_and_is_done_later(begin: Begin) -> None:
+def test_failed_work_leaves_no_token_and_can_be_retried(begin: Begin) -> None:
     make_work_table(begin)
     once = Once("clerks", begin)
     once.create_table()
@@ -160,7 +160,7 @@ def test_work_that_fails_leaves_no_token_and_is_done_later(begin: Begin) -> None
 
 
 @pytest.mark.parametrize("driver", ["sqlite3", "psycopg2"])
-def test_threads_take_turns_at_one_connection(
+def test_threads_use_one_connection_one_at_a_time(
     driver: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if driver == "sqlite3":
@@ -205,7 +205,7 @@ def test_threads_take_turns_at_one_connection(
     shared.close()
 
 
-def test_of_many_threads_with_the_same_message_one_does_the_work(begin: Begin) -> None:
+def test_one_of_many_threads_handles_a_message(begin: Begin) -> None:
     make_work_table(begin)
     Once("clerks", begin).create_table()
     outcomes: list[bool] = []
@@ -222,7 +222,7 @@ def test_of_many_threads_with_the_same_message_one_does_the_work(begin: Begin) -
     assert work_count(begin) == 1
 
 
-def test_old_tokens_are_deleted_and_young_ones_stay(begin: Begin) -> None:
+def test_purge_deletes_only_old_tokens(begin: Begin) -> None:
     now_ms = 1_000_000
     once = Once("clerks", begin, keep=timedelta(seconds=100), clock=lambda: now_ms)
     once.create_table()
@@ -237,7 +237,7 @@ def test_old_tokens_are_deleted_and_young_ones_stay(begin: Begin) -> None:
     assert fresh.run(message("old"), lambda _: None)
 
 
-def test_tokens_are_purged_without_being_asked_to(tmp_path: Path) -> None:
+def test_tokens_are_purged_automatically(tmp_path: Path) -> None:
     begin = sqlite_begin(tmp_path)
     now_ms = 1_000_000
     once = Once("clerks", begin, keep=timedelta(seconds=1), clock=lambda: now_ms)
@@ -265,7 +265,7 @@ def test_a_handler_gets_the_message_and_the_transaction(tmp_path: Path) -> None:
     assert seen == ["order-1 True", "order-1 True"]
 
 
-def test_a_message_without_a_key_is_known_by_its_id_and_one_without_a_token_refused(
+def test_message_id_replaces_a_missing_key_and_empty_tokens_are_rejected(
     tmp_path: Path,
 ) -> None:
     once = Once("clerks", sqlite_begin(tmp_path))
@@ -295,7 +295,7 @@ async def test_once_on_an_asynchronous_engine(tmp_path: Path) -> None:
     await engine.dispose()
 
 
-def test_a_small_cache_forgets_the_oldest() -> None:
+def test_cache_evicts_the_oldest_token() -> None:
     cache = RecentTokens(2)
     for token in ("a", "b", "a", "c"):
         cache.add(token)
@@ -304,7 +304,7 @@ def test_a_small_cache_forgets_the_oldest() -> None:
         RecentTokens(0)
 
 
-def test_a_strange_connection_or_table_is_refused_in_words() -> None:
+def test_unsupported_connections_and_table_names_are_rejected() -> None:
     with pytest.raises(ConfigError, match="is not supported"):
         TokenTable().create(object())
     with pytest.raises(ConfigError, match="not a valid table name"):
@@ -312,7 +312,7 @@ def test_a_strange_connection_or_table_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("driver", ["sqlite3", "psycopg", "psycopg2"])
-def test_a_connection_that_commits_by_itself_is_refused(
+def test_autocommit_connection_is_rejected(
     driver: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     def begin() -> Any:  # noqa: ANN401 - the drivers have no type in common
@@ -332,7 +332,7 @@ def test_a_connection_that_commits_by_itself_is_refused(
     assert done == []
 
 
-def test_a_transaction_that_was_begun_by_hand_is_one(tmp_path: Path) -> None:
+def test_explicit_transaction_is_accepted_with_autocommit(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
 
     @contextmanager
@@ -361,7 +361,7 @@ def redis_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Red
         client.close()
 
 
-def test_redis_alone_keeps_work_from_being_done_twice(redis_client: redis.Redis) -> None:
+def test_redis_once_does_work_once(redis_client: redis.Redis) -> None:
     once = RedisOnce("clerks", redis_client)
     done: list[str] = []
     handle = once.handler(lambda received: done.append(received.msg_id))
@@ -371,7 +371,7 @@ def test_redis_alone_keeps_work_from_being_done_twice(redis_client: redis.Redis)
     assert not once.run(message(msg_id="0C"), lambda: done.append("0C"))
 
 
-def test_redis_lets_work_that_failed_be_tried_again_and_says_what_is_busy(
+def test_redis_once_retries_failed_work_and_reports_busy_tokens(
     redis_client: redis.Redis,
 ) -> None:
     once = RedisOnce("failing", redis_client)
@@ -387,7 +387,7 @@ def test_redis_lets_work_that_failed_be_tried_again_and_says_what_is_busy(
     assert once.run(message(), lambda: None)
 
 
-def test_redis_as_cache_answers_for_all_processes_and_may_be_away(
+def test_redis_cache_is_shared_and_may_be_unreachable(
     redis_client: redis.Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin = sqlite_begin(tmp_path)
@@ -444,7 +444,7 @@ def make_outbox(begin: Begin, clock: Callable[[], int] | None = None) -> Outbox:
     return outbox
 
 
-async def test_what_was_committed_is_sent_and_nothing_else(begin: Begin, cluster: Cluster) -> None:
+async def test_only_committed_rows_are_sent(begin: Begin, cluster: Cluster) -> None:
     outbox = make_outbox(begin)
     with begin() as connection:
         outbox.put(
@@ -479,7 +479,9 @@ async def test_what_was_committed_is_sent_and_nothing_else(begin: Begin, cluster
         assert outbox.purge(connection, 1 << 60) == 2
 
 
-async def test_a_row_is_tried_again_later_and_reported_after_the_last_try(begin: Begin) -> None:
+async def test_row_is_retried_with_back_off_and_reported_after_the_last_attempt(
+    begin: Begin,
+) -> None:
     now_ms = 1_000_000
     outbox = make_outbox(begin, lambda: now_ms)
     recorder = Recorder()
@@ -509,7 +511,9 @@ async def test_a_row_is_tried_again_later_and_reported_after_the_last_try(begin:
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-async def test_what_was_stored_with_a_doubt_is_sent_again(begin: Begin, is_settled: bool) -> None:
+async def test_row_stored_with_weaker_durability_is_sent_again(
+    begin: Begin, is_settled: bool
+) -> None:
     """Until it is stored as it should be, or has been sent three times."""
     now_ms = 1_000_000
     outbox = make_outbox(begin, lambda: now_ms)
@@ -540,7 +544,7 @@ async def test_what_was_stored_with_a_doubt_is_sent_again(begin: Begin, is_settl
     assert {each.properties[OUTBOX_ID] for each in recorder.sent if each.payload == b"a1"} == {"1"}
 
 
-async def test_rows_of_a_shard_keep_their_order_and_others_do_not_wait(begin: Begin) -> None:
+async def test_rows_of_a_shard_are_ordered_and_do_not_block_others(begin: Begin) -> None:
     outbox = make_outbox(begin)
     recorder = Recorder()
     relay = OutboxRelay(outbox, begin, recorder, tries_max=1)
@@ -578,7 +582,7 @@ async def test_two_relays_share_a_table_without_sending_twice(begin: Begin) -> N
     assert sorted(int(each.payload) for each in recorder.sent) == list(range(20))
 
 
-async def test_a_message_that_no_broker_takes_is_given_up_at_once(tmp_path: Path) -> None:
+async def test_rejected_message_fails_without_retry(tmp_path: Path) -> None:
     begin = sqlite_begin(tmp_path)
     outbox = make_outbox(begin)
     recorder = Recorder()
@@ -593,7 +597,7 @@ async def test_a_message_that_no_broker_takes_is_given_up_at_once(tmp_path: Path
         assert outbox.counts(connection) == {FAILED: 1}
 
 
-async def test_a_database_that_is_away_does_not_end_the_relay(
+async def test_relay_survives_a_database_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     right = sqlite_begin(tmp_path)
@@ -616,7 +620,7 @@ async def test_a_database_that_is_away_does_not_end_the_relay(
     assert "a round failed" in caplog.text
 
 
-async def test_a_delay_counts_from_the_moment_of_the_business(tmp_path: Path) -> None:
+async def test_delay_counts_from_the_business_transaction(tmp_path: Path) -> None:
     begin = sqlite_begin(tmp_path)
     now_ms = 1_700_000_000_000
     outbox = make_outbox(begin, lambda: now_ms)

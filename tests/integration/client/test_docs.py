@@ -78,11 +78,11 @@ def public_names() -> set[str]:
     return found - INNER - OF_SERVERS
 
 
-def test_every_name_has_its_place_in_the_java_table() -> None:
+def test_every_name_is_in_the_java_table() -> None:
     assert public_names() - names_in("From the Java client") == set()
 
 
-def test_every_setting_is_told() -> None:
+def test_every_setting_is_documented() -> None:
     settings = {field.name for kind in SETTINGS for field in dataclasses.fields(kind)}
     assert settings - names_in("Settings of every client") == set()
 

@@ -104,9 +104,7 @@ async def test_clients_with_equal_settings_share(namesrv: str) -> None:
         assert len(shared_hubs.hubs_of(asyncio.get_running_loop())) == 1
 
 
-async def test_what_a_producer_is_told_beside_its_cluster_takes_no_connections(
-    servers: Cluster, namesrv: str
-) -> None:
+async def test_producer_settings_do_not_open_connections(servers: Cluster, namesrv: str) -> None:
     """Plain, traced, observed and in a namespace: one hub, and each heeds its own settings."""
     servers.create_topic("Told", 1)
     servers.create_topic("n%Told", 1)
@@ -187,7 +185,7 @@ async def test_misuse(namesrv: str) -> None:
         await producer.send("T", b"x")
 
 
-async def test_topic_that_nobody_may_create(tmp_path: Path) -> None:
+async def test_topic_that_may_not_be_created(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path, autoCreateTopicEnable="false") as it,
         Producer("g", namesrv=it.namesrv) as producer,
@@ -230,7 +228,7 @@ async def test_no_nameserver() -> None:
         assert failed.value.retriable
 
 
-async def test_routes_are_asked_for_again(servers: Cluster, namesrv: str) -> None:
+async def test_routes_are_refreshed(servers: Cluster, namesrv: str) -> None:
     servers.create_topic("Growing", 1)
     async with Producer("g", namesrv=namesrv, poll_namesrv_ms=50) as producer:
         assert len(await producer.queues("Growing")) == 2
@@ -434,7 +432,7 @@ async def test_back_pressure_has_a_time_out(tmp_path: Path) -> None:
             await stuck
 
 
-async def test_close_waits_for_what_is_on_its_way(namesrv: str) -> None:
+async def test_close_waits_for_messages_in_flight(namesrv: str) -> None:
     async with Producer("g", namesrv=namesrv) as producer:
         await producer.send("Closing", b"warm")
         futures = [await producer.submit(Message("Closing", b"x")) for _ in range(50)]
@@ -444,7 +442,7 @@ async def test_close_waits_for_what_is_on_its_way(namesrv: str) -> None:
     assert lingering.result().queue.topic == "Closing"
 
 
-async def test_body_that_no_frame_holds(namesrv: str) -> None:
+async def test_body_larger_than_a_frame(namesrv: str) -> None:
     huge = Message("Huge", bytes(17 << 20))
     async with Producer(
         "g", namesrv=namesrv, message_bytes_max=64 << 20, compress_over_bytes=64 << 20
@@ -497,7 +495,7 @@ async def test_broken_callback_is_logged(namesrv: str, caplog: pytest.LogCapture
     assert "the callback of a send failed" in caplog.text
 
 
-async def test_refusal_names_everything(namesrv: str) -> None:
+async def test_error_names_topic_broker_and_code(namesrv: str) -> None:
     async with Producer("named", namesrv=namesrv) as producer:
         queue = (await producer.queues("TBW102"))[0]
         with pytest.raises(BrokerError) as refused:

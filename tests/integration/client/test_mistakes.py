@@ -48,7 +48,7 @@ def cluster() -> Iterator[Cluster]:
         ("127.0.0.1:98765", "'98765' is no port"),
     ],
 )
-def test_an_address_that_cannot_be_one(namesrv: Any, says: str) -> None:  # noqa: ANN401 - that is the mistake
+def test_invalid_addresses(namesrv: Any, says: str) -> None:  # noqa: ANN401 - that is the mistake
     for make in (Producer, PushConsumer, SimpleConsumer):
         with pytest.raises(ConfigError, match=says):
             make("g", namesrv=namesrv)
@@ -74,7 +74,7 @@ async def test_no_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tls": True}, r"tls is True; it takes Tls \| None"),
     ],
 )
-def test_a_setting_that_cannot_be(option: dict[str, Any], says: str) -> None:
+def test_invalid_settings(option: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Producer("g", namesrv=NAMESRV, **option)
 
@@ -103,7 +103,7 @@ def test_a_setting_that_cannot_be(option: dict[str, Any], says: str) -> None:
         ("orders", b"x", {"queue": 1}, "queue is 1; it takes a Queue"),
     ],
 )
-async def test_a_message_that_cannot_be(
+async def test_invalid_messages(
     cluster: Cluster, topic: Any, body: Any, options: dict[str, Any], says: str  # noqa: ANN401 - those are the mistakes
 ) -> None:  # fmt: skip
     async with Producer("g", namesrv=cluster.namesrv_address) as producer:
@@ -119,7 +119,7 @@ async def test_a_message_that_cannot_be(
         ("my group", "only letters, digits"),
     ],
 )
-async def test_a_group_that_cannot_be(cluster: Cluster, group: Any, says: str) -> None:  # noqa: ANN401 - that is the mistake
+async def test_invalid_groups(cluster: Cluster, group: Any, says: str) -> None:  # noqa: ANN401 - that is the mistake
     with pytest.raises(MessageRefused, match=says):
         Producer(group, namesrv=cluster.namesrv_address)
     with pytest.raises(ConfigError, match=says):
@@ -140,12 +140,12 @@ async def started_consumer(group: str, namesrv: str) -> None:
         ("orders", ["a", "b"], r"tags is .*; it takes a text, 'a \|\| b'"),
     ],
 )
-def test_a_subscription_that_cannot_be(topic: Any, tags: Any, says: str) -> None:  # noqa: ANN401 - those are the mistakes
+def test_invalid_subscriptions(topic: Any, tags: Any, says: str) -> None:  # noqa: ANN401 - those are the mistakes
     with pytest.raises(ConfigError, match=says):
         PushConsumer("g", namesrv=NAMESRV).subscribe(topic, print, tags=tags)
 
 
-async def test_the_port_of_a_broker_in_place_of_the_nameservers(cluster: Cluster) -> None:
+async def test_broker_address_instead_of_a_nameserver(cluster: Cluster) -> None:
     (address,) = cluster.broker_addresses.values()
     async with Producer("g", namesrv=address) as producer:
         with pytest.raises(ConfigError, match=f"{address} is not a nameserver.*9876"):
@@ -156,19 +156,19 @@ async def test_the_port_of_a_broker_in_place_of_the_nameservers(cluster: Cluster
         await consumer.start()
 
 
-async def test_a_nameserver_that_does_not_run() -> None:
+async def test_unreachable_nameserver() -> None:
     async with Producer("g", namesrv=f"127.0.0.1:{free_port()}") as producer:
         with pytest.raises(ConnectError, match=r"no nameserver answers.*refused.*check that one"):
             await producer.send("orders", b"x", timeout_ms=100)
 
 
-async def test_a_queue_of_a_broker_that_is_not_there(cluster: Cluster) -> None:
+async def test_queue_of_an_unknown_broker(cluster: Cluster) -> None:
     async with Producer("g", namesrv=cluster.namesrv_address) as producer:
         with pytest.raises(TianzhouError, match="no master of broker nowhere is known"):
             await producer.send("orders", b"x", queue=Queue("orders", "nowhere", 0), timeout_ms=100)
 
 
-async def test_a_topic_that_does_not_exist_yet_is_one_calm_line(
+async def test_missing_topic_logs_one_line(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tianzhou.client")

@@ -105,9 +105,7 @@ async def once_by_redis(folder: Path, done: list[str]) -> AsyncGenerator[Handler
 
 
 @pytest.mark.parametrize("kind", [once_by_sqlite, once_by_async_engine, once_by_redis])
-async def test_to_a_consumer_a_duplicate_is_done(
-    kind: Kind, cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_duplicate_counts_as_consumed(kind: Kind, cluster: Cluster, tmp_path: Path) -> None:
     group = getattr(kind, "__name__", "once").replace("_", "-")
     cluster.create_topic(group, 1)
     done: list[str] = []
@@ -117,7 +115,7 @@ async def test_to_a_consumer_a_duplicate_is_done(
     assert await dead_letter_count(cluster, group) == 0
 
 
-async def test_a_handler_that_says_once_more_makes_dead_letters(cluster: Cluster) -> None:
+async def test_handler_that_returns_false_makes_dead_letters(cluster: Cluster) -> None:
     """The measure of the test above: dead letters are seen where there are any."""
     cluster.create_topic("never-happy", 1)
     await consume_all(cluster, "never-happy", lambda message: False)

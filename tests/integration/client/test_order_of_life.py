@@ -43,7 +43,7 @@ async def begin_to_close(it: Recorded, consumer: PushConsumer) -> "asyncio.Task[
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_a_consumer_joins_before_it_pulls_and_leaves_when_all_is_saved(
+async def test_consumer_joins_before_pulling_and_leaves_after_saving_offsets(
     tmp_path: Path, ordered: bool
 ) -> None:
     async with recorded_broker(tmp_path, TOPIC, RETRIES) as it:

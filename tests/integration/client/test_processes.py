@@ -93,7 +93,7 @@ sys.exit(status)
 
 
 @needs_fork
-def test_a_consumer_held_across_a_fork(cluster: Cluster) -> None:
+def test_consumer_across_a_fork(cluster: Cluster) -> None:
     cluster.create_topic("Held", 2)
     run_program("-c", CONSUMER_HELD, cluster.namesrv_address, "Held")
 
@@ -153,9 +153,7 @@ with sync.LitePullConsumer("blocking", namesrv=namesrv, start="first") as lite:
 """
 
 
-def test_sends_and_consumes_with_nothing_that_only_unix_has(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_sends_and_consumes_without_unix_modules(cluster: Cluster, tmp_path: Path) -> None:
     """As near as Linux comes to Windows: a plain event loop, no fork, none of Unix's modules."""
     cluster.create_topic("Portable", 2)
     run_program("-c", WITHOUT_UNIX, cluster.namesrv_address, "Portable", str(tmp_path))

@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
         yield it
 
 
-async def test_what_a_handler_returns_is_the_reply(cluster: Cluster) -> None:
+async def test_return_value_of_a_handler_is_the_reply(cluster: Cluster) -> None:
     namesrv = cluster.namesrv_address
     replier = Replier("answerers", namesrv=namesrv, start="first", persist_offsets_ms=100)
 
@@ -45,7 +45,7 @@ async def test_what_a_handler_returns_is_the_reply(cluster: Cluster) -> None:
         assert [reply.text for reply in replies] == ["00", "11", "22", "33"]
 
 
-def test_the_blocking_replier_answers_too(cluster: Cluster) -> None:
+def test_blocking_replier(cluster: Cluster) -> None:
     namesrv = cluster.namesrv_address
     replier = sync.Replier("answerers-too", namesrv=namesrv, start="first", persist_offsets_ms=100)
 
@@ -58,7 +58,7 @@ def test_the_blocking_replier_answers_too(cluster: Cluster) -> None:
         assert producer.request(message, timeout_ms=LONG_MS).text == "LOUD"
 
 
-async def test_a_reply_after_the_time_is_dropped_and_the_request_is_done(
+async def test_late_reply_is_dropped_and_the_request_consumed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tianzhou.client")
@@ -87,7 +87,7 @@ async def test_a_reply_after_the_time_is_dropped_and_the_request_is_done(
 
 
 @pytest.mark.parametrize("by_producer", [False, True])
-async def test_a_reply_to_a_sender_that_has_gone_is_dropped_and_the_request_is_done(
+async def test_reply_to_a_closed_sender_is_dropped_and_the_request_consumed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, *, by_producer: bool
 ) -> None:
     namesrv = cluster.namesrv_address
@@ -124,7 +124,7 @@ async def test_a_reply_to_a_sender_that_has_gone_is_dropped_and_the_request_is_d
     assert await sent_back_count(cluster) == 0
 
 
-async def test_a_message_that_is_no_request_is_done_without_a_reply(
+async def test_message_without_reply_address_is_consumed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     namesrv = cluster.namesrv_address

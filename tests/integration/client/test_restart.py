@@ -108,7 +108,7 @@ KINDS: list[Send] = [send, submit, oneway, send_many, send_in_transaction]
 WHILE_DOWN: list[Send] = [*KINDS, send_to_queue, send_ordered]
 
 
-async def test_every_kind_of_send_outlasts_a_restart_of_the_only_broker(tmp_path: Path) -> None:
+async def test_every_kind_of_send_survives_a_broker_restart(tmp_path: Path) -> None:
     async with (
         restartable(tmp_path) as it,
         TransactionProducer(
@@ -268,9 +268,7 @@ async def scripted(folder: Path, codes: list[int]) -> AsyncGenerator[tuple[Scrip
     "code",
     [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY],
 )
-async def test_a_broker_that_refuses_for_the_moment_is_asked_again(
-    tmp_path: Path, code: ResponseCode
-) -> None:
+async def test_temporary_rejection_is_retried(tmp_path: Path, code: ResponseCode) -> None:
     async with scripted(tmp_path, [code] * 5) as (script, producer):
         await producer.send(TOPIC, b"x")
         assert script.send_count == 6
@@ -290,14 +288,14 @@ async def test_a_broker_that_refuses_for_the_moment_is_asked_again(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     ],
 )
-async def test_what_cannot_succeed_is_tried_once(tmp_path: Path, code: ResponseCode) -> None:
+async def test_permanent_errors_are_not_retried(tmp_path: Path, code: ResponseCode) -> None:
     async with scripted(tmp_path, [code]) as (script, producer):
         with pytest.raises(BrokerError):
             await producer.send(TOPIC, b"x")
         assert script.send_count == 1
 
 
-async def test_a_message_that_is_too_large_is_refused_without_a_try(tmp_path: Path) -> None:
+async def test_too_large_message_is_rejected_before_sending(tmp_path: Path) -> None:
     async with scripted(tmp_path, []) as (script, producer):
         with pytest.raises(TianzhouError, match="4194304"):
             await producer.send(TOPIC, bytes(5 << 20))

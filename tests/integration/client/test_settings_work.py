@@ -307,7 +307,7 @@ class Stuck:
     ],
     ids=["topic_messages_max", "topic_mib_max", "queue_mib_max", "queue_span_max"],
 )
-async def test_pulling_pauses_when_enough_is_held(
+async def test_flow_control_pauses_pulls(
     cluster: Cluster,
     producer: Producer,
     caplog: pytest.LogCaptureFixture,

@@ -102,7 +102,7 @@ async def listening(peer: Peer, topic: str = TOPIC, group: str = GROUP) -> int:
 # -- sharing ---------------------------------------------------------------------------------------
 
 
-async def test_any_number_of_consumers_share_one_queue_and_each_message_comes_once() -> None:
+async def test_consumers_share_one_queue_and_each_message_is_delivered_once() -> None:
     sent = [f"{number}" for number in range(200)]
     seen: list[list[str]] = []
     async with Cluster(topics={TOPIC: 1}) as cluster:
@@ -127,7 +127,7 @@ async def test_any_number_of_consumers_share_one_queue_and_each_message_comes_on
             assert await consumer.receive(wait=0) == []
 
 
-async def test_two_take_turns_on_a_queue() -> None:
+async def test_two_consumers_alternate_on_a_queue() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as first,
@@ -140,7 +140,7 @@ async def test_two_take_turns_on_a_queue() -> None:
         assert first.client_id != second.client_id
 
 
-async def test_who_waits_is_woken_and_only_one_gets_the_message() -> None:
+async def test_new_message_wakes_waiting_receivers_and_one_gets_it() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as first,
@@ -167,7 +167,7 @@ async def test_who_waits_is_woken_and_only_one_gets_the_message() -> None:
 # -- coming back -----------------------------------------------------------------------------------
 
 
-async def test_what_is_not_acknowledged_comes_back_to_anybody_with_its_count() -> None:
+async def test_unacknowledged_message_is_redelivered_with_its_count() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as first,
@@ -194,7 +194,7 @@ async def test_what_is_not_acknowledged_comes_back_to_anybody_with_its_count() -
 
 @pytest.mark.parametrize("second_form", ["false", "true"])
 @pytest.mark.parametrize("own_names", ["false", "true"])
-async def test_retry_topics_show_as_the_topic_that_was_subscribed(
+async def test_redelivered_message_has_the_subscribed_topic(
     own_names: str, second_form: str
 ) -> None:
     """Retry topics of both forms, of brokers that show their names and of those that do not."""
@@ -216,7 +216,7 @@ async def test_retry_topics_show_as_the_topic_that_was_subscribed(
         assert await consumer.receive(wait=0) == []
 
 
-async def test_what_comes_back_wakes_who_waits() -> None:
+async def test_redelivery_wakes_a_waiting_receiver() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as consumer,
@@ -231,7 +231,7 @@ async def test_what_comes_back_wakes_who_waits() -> None:
             assert texts(await waiting) == ["a"]
 
 
-async def test_a_handle_ends_with_its_time() -> None:
+async def test_handle_expires_after_the_invisible_time() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         await send(cluster, "late", "good")
         (late,) = await consumer.receive(1, invisible=0.05)
@@ -254,7 +254,7 @@ async def test_a_handle_ends_with_its_time() -> None:
         assert await consumer.receive(wait=0) == [], "both are done"
 
 
-async def test_an_old_handle_does_nothing_to_a_message_that_came_back() -> None:
+async def test_expired_handle_does_not_affect_a_redelivered_message() -> None:
     """The broker's clock says that its time is up; ours would not."""
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         await send(cluster, "a")
@@ -270,7 +270,7 @@ async def test_an_old_handle_does_nothing_to_a_message_that_came_back() -> None:
         assert (new.reconsume_times, newest.reconsume_times) == (1, 2)
 
 
-async def test_another_invisible_time_gives_another_handle() -> None:
+async def test_changed_invisible_time_changes_the_handle() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         await send(cluster, "a", "b")
         a, b = await consumer.receive(invisible=60)
@@ -287,7 +287,7 @@ async def test_another_invisible_time_gives_another_handle() -> None:
         assert await consumer.receive(wait=0) == []
 
 
-async def test_no_time_at_all_gives_a_message_back() -> None:
+async def test_invisible_time_of_zero_releases_a_message() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as first,
@@ -308,7 +308,7 @@ def not_known(_: Deps, __: Connection, request: Command) -> Command:
     return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
 
-async def test_many_acknowledgements_need_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_acknowledgement_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     requested: Counter[int] = Counter()
 
     def counted(
@@ -334,7 +334,7 @@ async def test_many_acknowledgements_need_one_request(monkeypatch: pytest.Monkey
         assert requested[RequestCode.ACK_MESSAGE] == 1, "one alone needs no batch"
 
 
-async def test_a_broker_that_knows_single_acknowledgements_only(
+async def test_broker_without_batch_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(HANDLERS, RequestCode.BATCH_ACK_MESSAGE, not_known)
@@ -345,7 +345,7 @@ async def test_a_broker_that_knows_single_acknowledgements_only(
         assert await committed(cluster) == [8]
 
 
-async def test_a_broker_that_cannot_pop_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_without_pop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HANDLERS, RequestCode.POP_MESSAGE, not_known)
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         for wait_s in (0, FOREVER_S):
@@ -377,7 +377,7 @@ async def test_filters_by_tags_and_by_sql() -> None:
             await consumer.subscribe("by-sql", sql="amount >")
 
 
-async def test_a_tag_of_the_same_hash_is_not_handed_out_and_does_not_return() -> None:
+async def test_message_with_a_tag_of_the_same_hash_is_acknowledged() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         await consumer.subscribe(TOPIC, tags="Aa")
         await send(cluster, "a stranger", tags="BB")
@@ -388,7 +388,7 @@ async def test_a_tag_of_the_same_hash_is_not_handed_out_and_does_not_return() ->
         await until_committed(cluster, [2])  # the stranger is done with, too
 
 
-async def test_waiting_for_one_topic_does_not_hold_up_another() -> None:
+async def test_empty_topic_does_not_block_another() -> None:
     topics = {f"topic-{number}": 2 for number in range(5)}
     async with (
         Cluster(topics=topics) as cluster,
@@ -412,7 +412,7 @@ async def test_waiting_for_one_topic_does_not_hold_up_another() -> None:
         assert await consumer.receive(wait=0) == []
 
 
-async def test_a_topic_that_comes_to_be_later() -> None:
+async def test_topic_created_after_the_subscription() -> None:
     async with Cluster() as cluster, consuming(cluster, "unborn") as consumer:
         waiting = asyncio.create_task(consumer.receive(wait=FOREVER_S))
         await send(cluster, "born", topic="unborn")
@@ -423,7 +423,7 @@ async def test_a_topic_that_comes_to_be_later() -> None:
 # -- several brokers -------------------------------------------------------------------------------
 
 
-async def test_brokers_and_queues_are_asked_in_turn() -> None:
+async def test_brokers_and_queues_are_polled_round_robin() -> None:
     async with Cluster(brokers=2, topics={TOPIC: 2}) as cluster, consuming(cluster) as consumer:
         async with Producer("shop", namesrv=cluster.namesrv_address) as producer:
             for queue in await producer.queues(TOPIC):
@@ -437,7 +437,7 @@ async def test_brokers_and_queues_are_asked_in_turn() -> None:
         assert all(one != other for one, other in pairwise(names))
 
 
-async def test_a_broker_that_is_gone_does_not_stop_the_others() -> None:
+async def test_stopped_broker_does_not_block_the_others() -> None:
     async with (
         Cluster(brokers=2, topics={TOPIC: 1}) as cluster,
         consuming(cluster, reconnect_max_ms=100, poll_namesrv_ms=500) as consumer,
@@ -472,7 +472,7 @@ async def test_a_broker_that_is_gone_does_not_stop_the_others() -> None:
 # -- the end ---------------------------------------------------------------------------------------
 
 
-async def test_the_end_answers_who_waits_and_leaves_the_group() -> None:
+async def test_close_ends_pending_receives_and_leaves_the_group() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         peer_of(cluster.broker_addresses["broker-0"]) as peer,
@@ -495,7 +495,7 @@ async def test_the_end_answers_who_waits_and_leaves_the_group() -> None:
         await consumer.close()
 
 
-async def test_a_receive_that_is_given_up_hides_nothing() -> None:
+async def test_cancelled_receive_releases_its_messages() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as first,
@@ -512,7 +512,7 @@ async def test_a_receive_that_is_given_up_hides_nothing() -> None:
         assert a.reconsume_times == 0
 
 
-async def test_a_stream_acknowledges_what_is_behind_it() -> None:
+async def test_stream_acknowledges_the_previous_message() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster:
         await send(cluster, *"abc")
         async with consuming(cluster, invisible_ms=60_000) as consumer:
@@ -543,7 +543,7 @@ async def test_a_stream_ends_with_its_consumer() -> None:
 # -- what cannot be --------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_is_refused() -> None:
+async def test_invalid_arguments_are_rejected() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster:
         lonely = SimpleConsumer(GROUP, namesrv=cluster.namesrv_address)
         with pytest.raises(ConfigError, match="nothing is subscribed"):
@@ -567,7 +567,7 @@ async def test_what_cannot_be_is_refused() -> None:
                 await consumer.change_invisible(a, -1)
 
 
-async def test_brokers_can_ask_what_the_consumer_does() -> None:
+async def test_broker_can_query_the_running_info() -> None:
     async with (
         Cluster(topics={TOPIC: 1}) as cluster,
         consuming(cluster) as consumer,

@@ -45,13 +45,13 @@ async def fill(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["last", datetime.now(UTC)])
-async def test_a_new_group_gets_the_whole_of_a_young_topic(cluster: Cluster, start: Start) -> None:
+async def test_new_group_gets_all_messages_of_a_young_topic(cluster: Cluster, start: Start) -> None:
     topic = f"young-{type(start).__name__}"
     await fill(cluster, topic)
     assert sorted(await received(cluster, topic, start)) == sorted([*OLD, NEW])
 
 
-async def test_a_reset_before_the_first_start_lets_a_group_begin_at_the_end(
+async def test_group_begins_at_the_end_after_an_offset_reset(
     cluster: Cluster,
 ) -> None:
     await fill(cluster, "reset-first")

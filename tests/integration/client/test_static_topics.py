@@ -14,7 +14,7 @@ TOPIC = "Static"
 WORDS = f"topic {TOPIC}: it is a static topic"
 
 
-async def test_nothing_is_sent_to_a_static_topic() -> None:
+async def test_send_to_a_static_topic_is_rejected() -> None:
     """Not even in the way that leads to topics which do not exist yet."""
     async with scripted_cluster() as script:
         script.static_topics = frozenset([TOPIC])
@@ -29,7 +29,7 @@ async def test_nothing_is_sent_to_a_static_topic() -> None:
     assert script.count(RequestCode.SEND_MESSAGE_V2) == 0
 
 
-async def test_readers_of_a_static_topic_are_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_consumers_of_a_static_topic_get_an_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "tianzhou.client")
     async with scripted_cluster() as script:
         script.static_topics = frozenset([TOPIC])

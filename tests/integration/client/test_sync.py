@@ -116,7 +116,7 @@ def test_transactions(namesrv: str) -> None:
         assert listener.checked.wait(30)
 
 
-async def test_an_end_that_cannot_be_told_is_left_to_the_broker(
+async def test_unsent_transaction_end_is_left_to_the_check(
     namesrv: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def lost(courier: RetryingSender, queue: Queue) -> str:
@@ -134,7 +134,7 @@ async def test_an_end_that_cannot_be_told_is_left_to_the_broker(
     assert "the broker will check: broker broker-0 has no master" in caplog.text
 
 
-def test_its_own_loop_cannot_wait_for_it(namesrv: str) -> None:
+def test_blocking_call_on_the_own_loop_is_rejected(namesrv: str) -> None:
     with sync.Producer("blocking", namesrv=namesrv) as producer:
 
         async def wrong() -> None:

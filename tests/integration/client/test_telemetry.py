@@ -22,7 +22,7 @@ from tianzhou.errors import ConfigError, MessageRefused
 from tianzhou.testing import Cluster
 
 
-def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(ConfigError, match="opentelemetry-api"):
         Producer("g", namesrv="x:1", telemetry=True)
@@ -93,7 +93,7 @@ async def test_spans_and_metrics(watched: Watched) -> None:
     assert watched.total("messaging.client.sent.messages") == 4
 
 
-def test_a_handler_belongs_to_the_send(watched: Watched) -> None:
+def test_handler_span_is_linked_to_the_send_span(watched: Watched) -> None:
     telemetry = Telemetry("g")
     carriers: list[dict[str, str]] = [{}, {}]
     sends = [telemetry.begin_send(Message("T", b"x"), carrier) for carrier in carriers]
@@ -130,7 +130,7 @@ async def test_a_consumer_of_a_cluster(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("way", ["lite pull", "reader", "stream"])
-async def test_messages_that_are_asked_for(watched: Watched, way: str) -> None:
+async def test_polled_messages(watched: Watched, way: str) -> None:
     with Cluster(topics={"Asked": 1}) as cluster:
         own = ClientSettings(namesrv=cluster.namesrv_address, telemetry=True)
         async with Producer("g", settings=own, linger_ms=1) as producer:

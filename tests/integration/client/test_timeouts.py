@@ -52,20 +52,20 @@ async def before_silent_broker(folder: Path, linger_ms: float) -> AsyncGenerator
             yield producer
 
 
-async def test_the_look_up_of_a_route_is_part_of_a_selected_send() -> None:
+async def test_route_lookup_counts_in_the_timeout_of_a_selected_send() -> None:
     async with before_silent_namesrv() as producer:
         with pytest.raises(SendTimeout, match=f"route within {SHORT_MS} ms, nothing was sent"):
             await producer.send("T", b"x", select=at_random, timeout_ms=SHORT_MS)
 
 
-async def test_the_look_up_of_a_route_is_part_of_oneway() -> None:
+async def test_route_lookup_counts_in_the_timeout_of_oneway() -> None:
     async with before_silent_namesrv() as producer:
         for select in (None, at_random):
             with pytest.raises(SendTimeout, match="nothing was sent"):
                 await producer.oneway(Message("T", b"x"), select=select, timeout_ms=SHORT_MS)
 
 
-async def test_the_look_up_of_an_address_is_part_of_a_send_to_a_queue() -> None:
+async def test_address_lookup_counts_in_the_timeout_of_a_send_to_a_queue() -> None:
     async with before_silent_namesrv() as producer:
         queue = Queue("T", "unheard-of", 0)
         with pytest.raises(SendTimeout):
@@ -74,13 +74,13 @@ async def test_the_look_up_of_an_address_is_part_of_a_send_to_a_queue() -> None:
             await producer.oneway(Message("T", b"x"), queue=queue, timeout_ms=SHORT_MS)
 
 
-async def test_the_look_up_of_a_route_is_part_of_a_request() -> None:
+async def test_route_lookup_counts_in_the_timeout_of_a_request() -> None:
     async with before_silent_namesrv() as producer:
         with pytest.raises(ReplyTimeout):
             await producer.request(Message("T", b"x"), select=at_random, timeout_ms=SHORT_MS)
 
 
-async def test_each_message_of_a_pile_has_its_own_time(tmp_path: Path) -> None:
+async def test_each_message_of_a_linger_batch_has_its_own_deadline(tmp_path: Path) -> None:
     async with before_silent_broker(tmp_path, linger_ms=1) as producer:
         patient = await producer.submit(Message("Silent", b"patient"))
         hasty = [
@@ -97,7 +97,7 @@ async def test_each_message_of_a_pile_has_its_own_time(tmp_path: Path) -> None:
         await patient
 
 
-async def test_a_message_without_time_to_linger_takes_its_pile_with_it(tmp_path: Path) -> None:
+async def test_urgent_message_flushes_its_linger_batch(tmp_path: Path) -> None:
     async with before_silent_broker(tmp_path, linger_ms=FOR_EVER_MS) as producer:
         with pytest.raises(SendTimeout, match="in 1 tries"):
             await producer.send("Silent", b"hasty", timeout_ms=SHORT_MS)

@@ -100,7 +100,7 @@ def test_pydantic_says_what_is_wrong(kind: type) -> None:
         ReceivedMessage(stored(body=body)).as_(kind)
 
 
-def test_what_json_cannot_say() -> None:
+def test_values_without_json_form() -> None:
     with pytest.raises(MessageRefused, match="object"):
         Message.json("t", object())
 
@@ -137,7 +137,7 @@ def test_delays(message: Message, name: str, value: str) -> None:
         {"deliver_at": datetime(2026, 1, 1)},  # noqa: DTZ001 - that is the point
     ],
 )  # fmt: skip
-def test_delays_that_cannot_be(options: dict[str, Any]) -> None:
+def test_invalid_delays(options: dict[str, Any]) -> None:
     with pytest.raises(MessageRefused):
         Message("t", b"x", **options)
 
@@ -174,14 +174,14 @@ def test_unique_id_and_keys() -> None:
     assert (message.tags, message.transaction_id) == ("t", "T")
 
 
-def test_topic_of_a_repetition_and_of_a_namespace() -> None:
+def test_topic_of_a_redelivery_and_of_a_namespace() -> None:
     again = stored(topic="%RETRY%ns%g", properties={"RETRY_TOPIC": "ns%orders"})
     assert ReceivedMessage(again, namespace="ns").topic == "orders"
     assert ReceivedMessage(again).topic == "ns%orders"
     assert ReceivedMessage(stored(topic="other%orders"), namespace="ns").topic == "other%orders"
 
 
-def test_unpacked_once_and_only_up_to_the_limit() -> None:
+def test_decompressed_once_and_only_up_to_the_limit() -> None:
     packed = stored(
         body=compress(b"x" * 5_000, CompressionType.LZ4), sys_flag=flag_of(CompressionType.LZ4)
     )
@@ -192,7 +192,7 @@ def test_unpacked_once_and_only_up_to_the_limit() -> None:
         _ = ReceivedMessage(packed, unpacked_bytes_max=4_999).body
 
 
-def test_bodies_that_are_something_else() -> None:
+def test_bodies_of_other_types() -> None:
     with pytest.raises(BodyError, match="orders"):
         _ = ReceivedMessage(stored(body=b"\xff")).text
     with pytest.raises(BodyError, match="orders"):

@@ -193,7 +193,7 @@ def test_entries_of_a_consumer() -> None:
     assert after.text == "SubAfter\x01Q\x01A\x014\x01false\x01k\x012\x0111\x01g\x02"
 
 
-def test_entries_are_put_together() -> None:
+def test_trace_entries_are_combined() -> None:
     entries = [TraceEntry(f"{number}\x02", (f"k{number}",)) for number in range(45)]
     messages = trace.trace_messages("T", entries)
     assert [message.payload.count(b"\x02") for message in messages] == [20, 20, 5]
@@ -215,7 +215,7 @@ from tianzhou.client.database import idempotence, outbox, sql
 """
 
 
-def test_imports_nothing_that_only_unix_has() -> None:
+def test_imports_no_unix_modules() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_UNIX], capture_output=True, text=True, check=False
     )

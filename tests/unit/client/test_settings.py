@@ -22,7 +22,7 @@ def test_options_are_the_fields(settings: type, options: type) -> None:
     assert set(get_type_hints(options)) == fields
 
 
-def test_unknown_name_with_the_nearest() -> None:
+def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="send_time_out_ms, did you mean send_timeout_ms"):
         settings_from(ProducerSettings, None, {"send_time_out_ms": 1})
     with pytest.raises(ConfigError, match=r"unknown setting qqq; known are .*namesrv"):
@@ -51,7 +51,7 @@ def test_shared_part() -> None:
         {"namesrv": "b:2;a:1;b:2"},
     ],
 )  # fmt: skip
-def test_what_a_client_heeds_by_itself_is_no_reason_for_other_connections(
+def test_client_only_settings_share_connections(
     options: dict[str, Any],
 ) -> None:
     base = ClientSettings(namesrv="a:1;b:2")
@@ -66,7 +66,7 @@ def test_what_a_client_heeds_by_itself_is_no_reason_for_other_connections(
         {"header_encoding": HeaderEncoding.ROCKETMQ}, {"api_timeout_ms": 1},
     ],
 )  # fmt: skip
-def test_another_cluster_another_name_or_another_way_takes_connections_of_its_own(
+def test_other_clusters_names_and_transports_get_own_connections(
     options: dict[str, Any],
 ) -> None:
     base = ClientSettings(namesrv="a:1;b:2")
@@ -80,7 +80,7 @@ def test_another_cluster_another_name_or_another_way_takes_connections_of_its_ow
         {"in_flight_count": 0}, {"batch_bytes": 0},
     ],
 )  # fmt: skip
-def test_values_that_cannot_work(options: dict[str, int]) -> None:
+def test_invalid_values(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         settings_from(ProducerSettings, None, options)
 
@@ -107,5 +107,5 @@ def test_client_ids() -> None:
     assert new_client_id(named) == "10.0.0.1@i@u"
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_are_not_shown() -> None:
     assert "hidden" not in repr(ClientSettings(credentials=Credentials("a", "hidden")))

@@ -38,7 +38,7 @@ def test_both_clients_have_the_same_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sync.__all__)
-def test_both_clients_take_the_same_arguments(name: str) -> None:
+def test_both_clients_have_the_same_arguments(name: str) -> None:
     plain, blocking = getattr(client, name), getattr(sync, name)
     for each in sorted(public(plain) & public(blocking) | {"__init__"}):
         wanted, found = arguments(plain, each), arguments(blocking, each)

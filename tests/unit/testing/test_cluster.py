@@ -46,7 +46,7 @@ async def bodies(address: str, topic: str) -> list[bytes]:
     return [bytes(message.body) for message in decode_records(answer.body)]
 
 
-def test_a_message_goes_in_and_comes_out_and_survives_a_restart_of_the_broker() -> None:
+def test_message_survives_a_broker_restart() -> None:
     with Cluster(topics={"orders": 2}) as cluster:
         assert asyncio.run(send(cluster.broker_addresses["broker-0"], "orders", b"one")).code == 0
         cluster.stop_broker()
@@ -89,14 +89,14 @@ def test_advancing_the_clock_ends_the_wait_of_a_pull_and_stamps_messages() -> No
         assert asyncio.run(hold_and_advance()).code == ResponseCode.PULL_NOT_FOUND
 
 
-def test_a_folder_keeps_the_store_from_one_cluster_to_the_next(tmp_path: Path) -> None:
+def test_store_in_a_folder_outlives_the_cluster(tmp_path: Path) -> None:
     with Cluster(topics={"orders": 1}, folder=tmp_path) as cluster:
         asyncio.run(send(cluster.broker_addresses["broker-0"], "orders", b"kept"))
     with Cluster(folder=tmp_path) as cluster:
         assert asyncio.run(bodies(cluster.broker_addresses["broker-0"], "orders")) == [b"kept"]
 
 
-def test_wrong_use_is_told_and_leaves_nothing_behind() -> None:
+def test_wrong_use_raises_and_leaves_nothing_behind() -> None:
     threads = threading.active_count()
     with pytest.raises(ConfigError, match="flushDiskType"):
         Cluster(flushDiskType="NEVER")
@@ -113,7 +113,7 @@ def test_wrong_use_is_told_and_leaves_nothing_behind() -> None:
     assert threading.active_count() == threads
 
 
-def test_a_clock_is_not_put_back() -> None:
+def test_clock_cannot_be_advanced_backwards() -> None:
     clock = MovingClock(lambda: 1000)
     clock.advance(500)
     assert clock() == 1500
@@ -121,7 +121,7 @@ def test_a_clock_is_not_put_back() -> None:
         clock.advance(-1)
 
 
-def test_the_plugin_gives_a_cluster_of_its_own_and_a_shared_one(pytester: pytest.Pytester) -> None:
+def test_plugin_offers_an_own_and_a_shared_cluster(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest

@@ -11,13 +11,13 @@ class FakeLine:
     kept_bytes: int = 0
 
 
-def test_nothing_came() -> None:
+def test_no_bytes_received() -> None:
     doubts, line = DeadConnectionDetector(), FakeLine()
     assert doubts.reason_to_give_up("a", line, 1_000, 999, 0) is None
     assert doubts.reason_to_give_up("a", line, 1_000, 1_000, 0) == "no byte came within 1000 ms"
 
 
-def test_something_came_but_nothing_whole() -> None:
+def test_only_incomplete_frames_received() -> None:
     doubts, line = DeadConnectionDetector(), FakeLine()
     for now_s in (0.0, 1.0, 2.9):
         line.received_bytes += 10
@@ -29,7 +29,7 @@ def test_something_came_but_nothing_whole() -> None:
     assert reason == "no whole frame came within 4000 ms"
 
 
-def test_a_whole_frame_ends_the_doubt() -> None:
+def test_complete_frame_resets_the_suspicion() -> None:
     doubts, line = DeadConnectionDetector(), FakeLine()
     for now_s in range(20):
         line.received_bytes += 10
@@ -37,7 +37,7 @@ def test_a_whole_frame_ends_the_doubt() -> None:
         assert doubts.reason_to_give_up("a", line, 1_000, 1_000, now_s) is None
 
 
-def test_another_connection_is_not_to_blame() -> None:
+def test_time_outs_of_another_connection_do_not_count() -> None:
     doubts = DeadConnectionDetector()
     for now_s in range(20):
         line = FakeLine(received_bytes=10, kept_bytes=10)

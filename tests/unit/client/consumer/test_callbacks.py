@@ -62,7 +62,7 @@ async def test_functions_run_in_threads_and_coroutines_on_the_loop(
     assert threads[1] == threading.get_ident()
 
 
-async def test_a_function_may_return_something_to_await(executor: ThreadPoolExecutor) -> None:
+async def test_function_may_return_an_awaitable(executor: ThreadPoolExecutor) -> None:
     async def later() -> bool:
         await asyncio.sleep(0)
         return False
@@ -74,7 +74,7 @@ async def test_a_function_may_return_something_to_await(executor: ThreadPoolExec
     assert (await Caller("g", executor, None).call(handler, [MESSAGE])).later == Later()
 
 
-async def test_failures_are_told_once_in_a_while(
+async def test_failures_are_logged_rate_limited(
     executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: ReceivedMessage) -> None:
@@ -89,7 +89,7 @@ async def test_failures_are_told_once_in_a_while(
     assert caplog.text.count("ValueError: no good") == 1
 
 
-def test_rates_look_back_one_minute() -> None:
+def test_rates_cover_one_minute() -> None:
     rates = Rates()
     for second in range(120):
         rates.pulled("t", 10, second * 1000 - 4, second * 1000)
@@ -101,7 +101,7 @@ def test_rates_look_back_one_minute() -> None:
     assert (quiet.pull_tps, quiet.consume_ms) == (0.0, 0.0)
 
 
-def test_topics_without_number_take_bounded_memory() -> None:
+def test_rates_of_many_topics_take_bounded_memory() -> None:
     rates = Rates()
     for number in range(30_000):
         rates.pulled(f"t{number}", 1, 0, 0)

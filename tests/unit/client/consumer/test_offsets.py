@@ -38,7 +38,7 @@ async def test_offsets_only_rise_unless_they_may_fall(tmp_path: Path) -> None:
     assert offsets.read(ONE) is None
 
 
-async def test_the_file_has_the_java_clients_place_and_form(tmp_path: Path) -> None:
+async def test_file_has_path_and_format_of_the_java_client(tmp_path: Path) -> None:
     offsets = local(tmp_path)
     assert await offsets.load(ONE) is None
     offsets.update(ONE, 42)
@@ -57,7 +57,7 @@ async def test_the_file_has_the_java_clients_place_and_form(tmp_path: Path) -> N
     assert '"queueId":0' in path.with_name("offsets.json.bak").read_text().replace(" ", "")
 
 
-async def test_what_java_wrote_is_read(tmp_path: Path) -> None:
+async def test_file_of_the_java_client_is_read(tmp_path: Path) -> None:
     path = local(tmp_path).path
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -67,7 +67,7 @@ async def test_what_java_wrote_is_read(tmp_path: Path) -> None:
     assert await local(tmp_path).load(ONE) == 12
 
 
-async def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
+async def test_backup_replaces_a_broken_file(tmp_path: Path) -> None:
     offsets = local(tmp_path)
     for at in (1, 2):
         offsets.update(ONE, at)
@@ -79,7 +79,7 @@ async def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
         await local(tmp_path).load(ONE)
 
 
-async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+async def test_failed_write_is_retried(tmp_path: Path) -> None:
     offsets = local(tmp_path)
     offsets.update(ONE, 1)
     blocker = tmp_path / "10.0.0.1@1"
@@ -90,7 +90,9 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
     assert json.loads(offsets.path.read_text().partition("}:")[2][:1]) == 1
 
 
-async def test_brokers_are_asked_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_offsets_are_loaded_from_and_committed_to_brokers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kept: dict[Queue, int] = {ONE: 5}
 
     async def query(queue: Queue) -> int | None:
@@ -111,7 +113,7 @@ async def test_brokers_are_asked_and_told(caplog: pytest.LogCaptureFixture) -> N
     assert "queue u@a:1: offset not saved: gone" in caplog.text
 
 
-async def test_one_commit_of_each_topic_and_broker_goes_ahead_of_the_others() -> None:
+async def test_first_commit_of_each_topic_and_broker_is_sent_alone() -> None:
     tables: dict[tuple[str, str], dict[int, int]] = {}
 
     async def commit(queue: Queue, queue_offset: int) -> None:
@@ -152,7 +154,7 @@ async def until_it_rests() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_offset_is_saved_only_behind_the_one_before() -> None:
+async def test_commits_of_a_queue_are_serialized() -> None:
     broker, turns = ManyThreads(), SerializedCommits()
     tasks = [
         asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2, 3)
@@ -174,7 +176,7 @@ async def test_an_offset_is_saved_only_behind_the_one_before() -> None:
     assert turns.is_free(TWO)
 
 
-async def test_a_request_that_failed_does_not_hold_up_the_next() -> None:
+async def test_failed_commit_does_not_block_the_next() -> None:
     turns = SerializedCommits()
 
     async def fail() -> None:
@@ -188,7 +190,7 @@ async def test_a_request_that_failed_does_not_hold_up_the_next() -> None:
     assert await turns.run(ONE, answer) == "saved"
 
 
-async def test_a_request_that_nobody_answers_is_not_waited_for_for_ever(
+async def test_commit_without_response_blocks_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tianzhou.client.consumer.offsets._PATIENCE_S", 0.01)
@@ -205,6 +207,6 @@ async def test_a_request_that_nobody_answers_is_not_waited_for_for_ever(
     assert turns.is_free(ONE)
 
 
-def test_the_usual_directory_is_javas(tmp_path: Path) -> None:
+def test_default_directory_is_that_of_java(tmp_path: Path) -> None:
     assert directory_from("") == Path.home() / ".rocketmq_offsets"
     assert directory_from(str(tmp_path)) == tmp_path

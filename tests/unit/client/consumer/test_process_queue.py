@@ -45,7 +45,7 @@ def test_progress_is_the_lowest_unfinished_message() -> None:
     assert (queue.message_count, queue.last_consume_ms) == (0, 3)
 
 
-def test_what_the_filter_skipped_counts_as_done() -> None:
+def test_filtered_messages_count_as_done() -> None:
     queue = ConcurrentQueue(0, 0)
     (batch,) = queue.put(held(3), 32)
     queue.next_offset = 40
@@ -54,7 +54,7 @@ def test_what_the_filter_skipped_counts_as_done() -> None:
     assert queue.progress == 40
 
 
-def test_the_rest_of_a_batch_stays_and_blocks() -> None:
+def test_rest_of_a_batch_blocks_the_progress() -> None:
     queue = ConcurrentQueue(0, 0)
     first, second = queue.put(held(0, 1, 2, 3), 3)
     queue.next_offset = 4
@@ -68,7 +68,7 @@ def test_the_rest_of_a_batch_stays_and_blocks() -> None:
     assert queue.message_count == 0
 
 
-def test_limits_say_why() -> None:
+def test_exceeded_limit_is_named() -> None:
     queue = ConcurrentQueue(0, 0)
     assert queue.full(FlowLimits()) is None
     batches = queue.put(held(0, 3000), 1)
@@ -80,7 +80,7 @@ def test_limits_say_why() -> None:
     assert "102 MiB" in (queue.full(FlowLimits(span=9999)) or "")
 
 
-def test_order_does_not_mind_a_wide_span() -> None:
+def test_ordered_queue_has_no_span_limit() -> None:
     queue = OrderedQueue(0, 0)
     queue.put(held(0, 3000))
     assert queue.full(FlowLimits()) is None
@@ -105,7 +105,7 @@ def test_only_the_lowest_overdue_batches_are_found() -> None:
     assert queue.overdue(20, 20) == []
 
 
-def test_order_is_kept_through_commit_and_ways_back() -> None:
+def test_order_is_kept_through_commit_and_rollback() -> None:
     queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2, 3))
     queue.next_offset = 4
@@ -125,7 +125,7 @@ def test_order_is_kept_through_commit_and_ways_back() -> None:
     assert queue.next_messages(1, 5) == []
 
 
-def test_a_give_back_leaves_earlier_takes_alone() -> None:
+def test_give_back_affects_only_the_last_messages() -> None:
     queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2))
     queue.next_messages(1, 0)
@@ -133,7 +133,7 @@ def test_a_give_back_leaves_earlier_takes_alone() -> None:
     assert (queue.uncommitted, queue.progress, len(queue.waiting)) == (held(0), 0, 2)
 
 
-def test_a_give_back_of_some_finishes_the_others() -> None:
+def test_give_back_of_some_messages_finishes_the_others() -> None:
     queue = OrderedQueue(0, 0)
     queue.put(held(0, 1, 2))
     queue.next_offset = 3
@@ -142,7 +142,7 @@ def test_a_give_back_of_some_finishes_the_others() -> None:
     assert queue.next_messages(9, 0) == held(1, 2)
 
 
-def test_silence_and_locks_are_a_matter_of_time() -> None:
+def test_pull_silence_and_lock_expiry() -> None:
     queue = OrderedQueue(0, 1000)
     assert not queue.silent(1000 + PULL_SILENCE_MS)
     assert queue.silent(1001 + PULL_SILENCE_MS)

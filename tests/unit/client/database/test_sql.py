@@ -47,7 +47,7 @@ def wait_for_users(connection: sqlite3.Connection, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_transaction_that_fails_is_undone_though_another_thread_commits(
+def test_rollback_is_not_affected_by_another_thread(
     shared: sqlite3.Connection,
 ) -> None:
     """A claims, B wants to commit, A fails: nothing of A may stay."""
@@ -75,7 +75,7 @@ def test_a_transaction_that_fails_is_undone_though_another_thread_commits(
     assert tokens(shared) == ["b"]
 
 
-def test_a_transaction_begun_by_somebody_else_is_refused_and_stays_theirs(
+def test_open_transaction_is_rejected_and_left_alone(
     shared: sqlite3.Connection,
 ) -> None:
     claim(shared, "half-way")
@@ -89,7 +89,7 @@ def test_a_transaction_begun_by_somebody_else_is_refused_and_stays_theirs(
     assert tokens(shared) == ["outer"]
 
 
-def test_turns_are_forgotten_with_their_last_user(shared: sqlite3.Connection) -> None:
+def test_lock_of_a_connection_is_removed_after_use(shared: sqlite3.Connection) -> None:
     with transaction(lambda: shared):
         assert id(shared) in sql.shared_locks
     assert id(shared) not in sql.shared_locks

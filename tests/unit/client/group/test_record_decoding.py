@@ -43,19 +43,19 @@ def offsets(reading: Reading) -> list[int]:
     return [each.queue_offset for each in reading.stored]
 
 
-def test_sound() -> None:
+def test_undamaged_records() -> None:
     reading = read_records(record(5) + record(6) + record(8), QUEUE, 5, 9)
     assert (offsets(reading), reading.damage, reading.left_out) == ([5, 6, 8], None, False)
 
 
-def test_what_is_before_a_damage_is_good() -> None:
+def test_records_before_a_damaged_one_are_returned() -> None:
     reading = read_records(record(5) + damaged(6) + record(7), QUEUE, 5, 8)
     assert offsets(reading) == [5]
     assert reading.damage == Damage(6, body_crc(b"body"), body_crc(b"bodi"))
     assert "offset 6 is damaged" in str(reading.damage)
 
 
-def test_the_same_damage_again_is_left_out() -> None:
+def test_record_with_a_known_damage_is_left_out() -> None:
     body = damaged(5) + record(6)
     first = read_records(body, QUEUE, 5, 7)
     assert offsets(first) == []
@@ -67,7 +67,7 @@ def test_the_same_damage_again_is_left_out() -> None:
     assert other.damage == Damage(5, body_crc(b"body"), body_crc(b"Body"))
 
 
-def test_two_that_are_damaged_where_they_lie() -> None:
+def test_two_records_damaged_in_the_log() -> None:
     body = damaged(5) + damaged(6)
     first = read_records(body, QUEUE, 5, 7)
     second = read_records(body, QUEUE, 5, 7, known=first.damage)
@@ -80,7 +80,7 @@ def _crcs() -> tuple[int, int]:
     return body_crc(b"body"), body_crc(b"bodi")
 
 
-def test_a_queue_that_was_moved() -> None:
+def test_offset_delta_of_a_moved_queue() -> None:
     reading = read_records(record(5, queue_id=0), QUEUE, 105, 106, offset_delta=100)
     (stored,) = reading.stored
     assert (stored.queue_id, stored.queue_offset) == (3, 105)
@@ -99,12 +99,12 @@ def test_a_queue_that_was_moved() -> None:
         b"nonsense",
     ],
 )
-def test_what_cannot_be_the_answer(body: bytes) -> None:
+def test_records_of_another_queue_or_range_are_rejected(body: bytes) -> None:
     with pytest.raises(RecordError):
         read_records(body, QUEUE, 5, 8)
 
 
-def test_light_topics_hold_records_of_others() -> None:
+def test_light_topic_has_records_of_other_topics() -> None:
     (found,) = decode_records(record(70, topic="parent"))
     check_offsets([found], Queue("%LMQ%child", "a", 0), 5, 8)
 
@@ -137,7 +137,7 @@ def wrapped(body: bytes, more_flags: int = 0) -> StoredMessage:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_batch_is_taken_apart(packed: bool) -> None:
+def test_batch_is_unwrapped(packed: bool) -> None:
     body = batch.encode([BatchItem(b"1", "TAGS\x01a\x02", 7), BatchItem(b"2" * 9)])
     outer = wrapped(body)
     if packed:
@@ -151,6 +151,6 @@ def test_a_batch_is_taken_apart(packed: bool) -> None:
     assert three is plain
 
 
-def test_what_cannot_be_taken_apart_stays() -> None:
+def test_undecodable_batch_is_returned_unchanged() -> None:
     outer = wrapped(b"no batch")
     assert unwrapped([outer], 1_000) == [outer]

@@ -12,7 +12,7 @@ from tianzhou.errors import ConfigError
 NAMESRV = "127.0.0.1:9876"
 
 
-def test_defaults_are_the_java_clients() -> None:
+def test_defaults_equal_those_of_the_java_client() -> None:
     settings = PushSettings()
     assert (settings.pull_batch_size, settings.consume_threads, settings.batch_size) == (32, 20, 1)
     assert (settings.queue_messages_max, settings.queue_mib_max) == (1000, 100)
@@ -36,17 +36,17 @@ def test_defaults_are_the_java_clients() -> None:
         ({"max_reconsume_times": -2}, "max_reconsume_times is -2"),
     ],
 )
-def test_what_cannot_work_is_refused(options: dict[str, object], text: str) -> None:
+def test_invalid_settings_are_rejected(options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         PushSettings(**options)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_an_unknown_setting_names_the_nearest() -> None:
+def test_error_for_an_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown setting consume_thread, did you mean"):
         PushConsumer("g", consume_thread=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
 
-async def test_a_consumer_that_cannot_start_says_why() -> None:
+async def test_failed_start_names_the_reason() -> None:
     with pytest.raises(ConfigError, match="nothing is subscribed"):
         await PushConsumer("g", namesrv=NAMESRV).start()
     ordered = PushConsumer("g", namesrv=NAMESRV, ordered=True)
@@ -82,7 +82,7 @@ def test_subscriptions_are_checked() -> None:
         other.subscribe("u", print)
 
 
-def test_a_heartbeat_tells_what_brokers_want_to_know() -> None:
+def test_heartbeat_fields() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     consumer = PushConsumer("g", namesrv=NAMESRV, namespace="shop", start=moment)
     consumer.subscribe("t", print, tags="b || a")
@@ -97,7 +97,7 @@ def test_a_heartbeat_tells_what_brokers_want_to_know() -> None:
     assert lite.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
 
 
-def test_versions_of_subscriptions_rise() -> None:
+def test_versions_of_subscriptions_increase() -> None:
     subscription = by_tags("t", "*", 100)
     assert subscription.renewed(200).version == 200
     assert subscription.renewed(50).version == 101

@@ -54,11 +54,11 @@ def popped(queue_offset: int, start: int = 0, queue_id: int = 2, tags: str = "")
 # -- handles ---------------------------------------------------------------------------------------
 
 
-def test_a_handle_has_the_fields_of_javas() -> None:
+def test_handle_has_the_fields_of_java() -> None:
     assert popped(7, start=5).handle == "5 1700000000000 60000 4 0 broker-a 2 7"
 
 
-def test_messages_of_retry_topics_are_marked_by_their_form() -> None:
+def test_handle_marks_the_version_of_the_retry_topic() -> None:
     starts = receipts.parse_start_offsets("0 2 9;1 0 3;2 0 4")
     for topic, expected in (("%RETRY%g_orders", "3"), ("%RETRY%g+orders", "4")):
         found = stored(8, topic=topic, queue_id=0)
@@ -66,33 +66,33 @@ def test_messages_of_retry_topics_are_marked_by_their_form() -> None:
         assert (fields[0], fields[4], fields[7]) == (expected, receipts.mark_of(topic), "8")
 
 
-def test_a_handle_that_came_with_the_message_is_taken() -> None:
+def test_handle_in_the_properties_is_used() -> None:
     given = "3 1700000000000 60000 0 1 broker-b 0 5"
     assert str(receipt_of(stored(5, POP_CK=given), TOLD, {}, "broker-a")) == given
 
 
 @pytest.mark.parametrize("foreign", ["3 1600000000000 60000 0 0 broker-b 0 5", "x", "1 2 3"])
-def test_a_handle_of_another_pop_in_a_message_is_not_taken(foreign: str) -> None:
+def test_handle_of_another_pop_in_the_properties_is_ignored(foreign: str) -> None:
     receipt = receipt_of(stored(5, POP_CK=foreign), TOLD, {}, "broker-a")
     assert str(receipt) == "5 1700000000000 60000 4 0 broker-a 2 5"
 
 
-def test_an_answer_without_places_makes_every_message_its_own() -> None:
+def test_without_start_offsets_each_message_is_its_own_start() -> None:
     assert receipt_of(stored(5), TOLD, {}, "broker-a").start_offset == 5
 
 
-def test_a_message_of_a_queue_that_was_not_popped_is_refused() -> None:
+def test_message_of_another_queue_is_rejected() -> None:
     with pytest.raises(RecordError, match="says nothing"):
         receipt_of(stored(5), TOLD, {("0", 1): 5}, "broker-a")
 
 
 @pytest.mark.parametrize("info", ["0 1", "0 1 x", "0 1 2;", "0 1 2 3"])
-def test_places_that_cannot_be_read(info: str) -> None:
+def test_invalid_start_offsets(info: str) -> None:
     with pytest.raises(FieldError):
         receipts.parse_start_offsets(info)
 
 
-def test_another_time_makes_another_handle_of_the_message_alone() -> None:
+def test_changed_invisible_time_changes_only_the_handle_of_its_message() -> None:
     message = popped(7, start=5)
     message.renew(
         ChangeInvisibleTimeResponse(pop_time_ms=1, invisible_time_ms=2, revive_queue_id=3)
@@ -100,7 +100,7 @@ def test_another_time_makes_another_handle_of_the_message_alone() -> None:
     assert message.handle == "7 1 2 3 0 broker-a 2 7"
 
 
-def test_a_damaged_record_is_set_apart() -> None:
+def test_damaged_records_are_separated() -> None:
     sound = record(1)
     broken = bytearray(record(2))
     broken[broken.index(b"body")] ^= 1
@@ -109,7 +109,7 @@ def test_a_damaged_record_is_set_apart() -> None:
     assert [each.queue_offset for each in bad] == [2]
 
 
-def test_acknowledgements_are_put_together_by_pop_and_queue() -> None:
+def test_batch_acknowledgements_are_grouped_by_pop_and_queue() -> None:
     messages = [popped(5, 5), popped(7, 5), popped(21, 5), popped(9, 9, queue_id=0)]
     one, other = batch_acks("g", messages)
     assert (one.topic, one.queue_id, one.start_offset, one.retry) == ("orders", 2, 5, "0")
@@ -147,7 +147,7 @@ def popping_at(broker: Broker) -> PendingPops:
     return PendingPops(cast("PopCalls", broker), "g")
 
 
-async def test_what_a_cancelled_receiver_would_have_got_is_given_back() -> None:
+async def test_messages_of_a_cancelled_receiver_are_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
     receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
@@ -161,7 +161,7 @@ async def test_what_a_cancelled_receiver_would_have_got_is_given_back() -> None:
     assert broker.given_back == [1, 2]
 
 
-async def test_an_answer_in_the_turn_of_the_cancellation_is_given_back() -> None:
+async def test_response_in_the_iteration_of_the_cancellation_is_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
     receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
@@ -175,7 +175,7 @@ async def test_an_answer_in_the_turn_of_the_cancellation_is_given_back() -> None
     assert broker.given_back == [1]
 
 
-async def test_what_comes_while_the_consumer_is_closed_is_given_back() -> None:
+async def test_messages_that_arrive_during_close_are_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
     receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
@@ -188,7 +188,7 @@ async def test_what_comes_while_the_consumer_is_closed_is_given_back() -> None:
     assert broker.given_back == [1]
 
 
-async def test_a_pop_that_fails_with_nobody_there_is_only_logged(
+async def test_failed_pop_without_receiver_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

@@ -35,14 +35,14 @@ def lookout_at(*indexes: Queue) -> tuple[PollScheduler, Ears]:
     return scheduler, ears
 
 
-async def test_ready_places_take_turns() -> None:
+async def test_ready_targets_are_polled_round_robin() -> None:
     scheduler, _ = lookout_at(A, B, C)
     first = [await scheduler.next_target(SOON_S) for _ in range(3)]
     assert set(first) == {A, B, C}
     assert [await scheduler.next_target(SOON_S) for _ in range(3)] == first
 
 
-async def test_an_empty_place_has_no_turn_until_there_is_news() -> None:
+async def test_empty_target_is_skipped_until_a_notification() -> None:
     scheduler, ears = lookout_at(A, B)
     scheduler.on_empty(A)
     assert [await scheduler.next_target(SOON_S) for _ in range(2)] == [B, B]
@@ -54,7 +54,7 @@ async def test_an_empty_place_has_no_turn_until_there_is_news() -> None:
     await asyncio.gather(*scheduler.close(), return_exceptions=True)
 
 
-async def test_a_place_of_which_nothing_was_heard_is_asked_all_the_same() -> None:
+async def test_target_without_notification_is_polled_after_the_time_out() -> None:
     scheduler, ears = lookout_at(A)
     scheduler.on_empty(A)
     ears.heard[A].put_nowait(False)
@@ -64,14 +64,14 @@ async def test_a_place_of_which_nothing_was_heard_is_asked_all_the_same() -> Non
     assert await scheduler.next_target(SOON_S) == A
 
 
-async def test_a_place_that_failed_is_left_alone_and_asked_again_without_listening() -> None:
+async def test_failed_target_is_suspended_without_listening() -> None:
     scheduler, ears = lookout_at(A)
     scheduler.on_failure(A)
     assert await scheduler.next_target(SOON_S) == A
     assert ears.listening == []
 
 
-async def test_one_piece_of_news_wakes_one_receiver() -> None:
+async def test_one_notification_wakes_one_receiver() -> None:
     scheduler, ears = lookout_at(A)
     scheduler.on_empty(A)
     waiting = [asyncio.create_task(scheduler.next_target(SOON_S)) for _ in range(3)]
@@ -87,7 +87,7 @@ async def test_one_piece_of_news_wakes_one_receiver() -> None:
     await asyncio.gather(*ended, return_exceptions=True)
 
 
-async def test_news_for_a_receiver_that_was_cancelled_go_to_the_next() -> None:
+async def test_wake_up_of_a_cancelled_receiver_is_passed_on() -> None:
     scheduler, _ = lookout_at()
     first, second = (asyncio.create_task(scheduler.next_target(SOON_S)) for _ in range(2))
     await asyncio.sleep(0)  # both wait
@@ -99,7 +99,7 @@ async def test_news_for_a_receiver_that_was_cancelled_go_to_the_next() -> None:
     )
 
 
-async def test_listeners_end_with_their_places() -> None:
+async def test_listeners_end_with_their_targets() -> None:
     scheduler, ears = lookout_at(A, B)
     scheduler.on_empty(A)
     await eventually(lambda: ears.listening == [A], "a listener")

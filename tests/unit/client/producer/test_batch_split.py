@@ -41,12 +41,12 @@ def test_a_batch_is_for_one_queue_and_batches_of_a_queue_follow_each_other() -> 
     assert sorted(ways) == [[(0, 2), (4, 5), (6,)], [(1, 3)]]
 
 
-def test_without_a_choice_batches_travel_side_by_side() -> None:
+def test_batches_without_a_chosen_queue_are_concurrent() -> None:
     messages = [Message("t", str(number)) for number in range(4)]
     assert request_sequences(cut_up(messages, None)) == [[0], [1]]
 
 
-def test_what_no_batch_takes_keeps_its_place_in_the_lane_of_its_queue() -> None:
+def test_unbatchable_messages_keep_the_order_of_their_queue() -> None:
     messages = [Message("t", b"1"), Message("t", b"2", delay_level=1), Message("t", b"3")]
     requests = cut_up(messages, [FIRST] * 3, count=1)
     assert [
@@ -54,7 +54,7 @@ def test_what_no_batch_takes_keeps_its_place_in_the_lane_of_its_queue() -> None:
     ] == [[(0,), (1,), (2,)]]
 
 
-def test_each_message_of_a_part_may_have_its_own_fate() -> None:
+def test_messages_of_a_batch_can_have_different_results() -> None:
     requests = [SplitRequest((0, 2)), SplitRequest((1,))]
     assert merge_outcomes("g", 3, requests, [[result(0), result(2)], [result(1)]]) == [
         result(0), result(1), result(2),

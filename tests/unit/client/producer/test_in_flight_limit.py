@@ -8,7 +8,7 @@ from tianzhou.client.producer.in_flight_limit import InFlightLimit
 from tianzhou.errors import RemoteBusy
 
 
-async def test_waits_when_full_and_goes_on_with_room_to_spare() -> None:
+async def test_waits_when_full_and_continues_below_the_limit() -> None:
     in_flight = InFlightLimit(4, 1_000)
     for _ in range(4):
         assert not in_flight.is_full
@@ -61,7 +61,7 @@ async def test_time_is_up() -> None:
     assert not in_flight.is_full
 
 
-async def test_a_place_given_to_one_who_left_goes_to_the_next() -> None:
+async def test_slot_of_a_cancelled_waiter_is_passed_on() -> None:
     in_flight = InFlightLimit(1, 1_000)
     in_flight.add(1)
     first = asyncio.create_task(in_flight.wait_for_capacity(10_000))

@@ -9,13 +9,13 @@ from tianzhou.errors import RouteNotFound
 A0, A1, B0 = Queue("t", "a", 0), Queue("t", "a", 1), Queue("t", "b", 0)
 
 
-def test_takes_turns_per_topic() -> None:
+def test_round_robin_per_topic() -> None:
     picker = Picker()
     assert [picker.pick("t", (A0, A1, B0), 0) for _ in range(4)] == [A0, A1, B0, A0]
     assert picker.pick("u", (A0, A1), 0) == A0
 
 
-def test_first_turn_differs() -> None:
+def test_first_queue_is_random() -> None:
     assert Picker(first_index=2).pick("t", (A0, A1, B0), 0) == B0
 
 
@@ -42,7 +42,7 @@ def test_pauses(latency_ms: int, expected_ms: int) -> None:
     assert pause_ms(latency_ms) == expected_ms
 
 
-def test_slow_broker_is_left_out_for_its_time() -> None:
+def test_slow_broker_is_avoided_for_a_while() -> None:
     picker = Picker(use_faults=True)
     assert picker.faults is not None
     picker.faults.note("a", 600, 1_000, failed=False)
@@ -60,7 +60,7 @@ def test_failure_counts_as_the_worst() -> None:
     assert faults.is_available("a", 5)
 
 
-def test_all_are_out_the_better_half_serves() -> None:
+def test_if_all_brokers_are_slow_the_better_half_is_used() -> None:
     picker = Picker(use_faults=True)
     faults = picker.faults
     assert faults is not None
@@ -85,7 +85,7 @@ def test_nothing_known() -> None:
     assert FaultTable().least(0) is None
 
 
-def test_brokers_without_number_take_bounded_memory() -> None:
+def test_many_brokers_take_bounded_memory() -> None:
     faults = FaultTable()
     for number in range(20_000):
         faults.note(f"b{number}", 1, number, failed=True)

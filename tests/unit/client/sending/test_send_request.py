@@ -23,18 +23,18 @@ QUEUE = Queue("t", "broker-a", 3)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "x" * 128, "a/b", "SCHEDULE_TOPIC_XXXX"])
-def test_topics_that_cannot_be(name: str) -> None:
+def test_invalid_topics(name: str) -> None:
     with pytest.raises(MessageRefused):
         send_request.check_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 256, "DEFAULT_PRODUCER"])
-def test_groups_that_cannot_be(name: str) -> None:
+def test_invalid_group_names(name: str) -> None:
     with pytest.raises(MessageRefused):
         send_request.check_group(name)
 
 
-def test_names_that_can() -> None:
+def test_valid_names() -> None:
     send_request.check_topic("%RETRY%g_1-x|y")
     send_request.check_group("x" * 255)
 
@@ -64,7 +64,7 @@ def test_plain_message_has_the_short_text() -> None:
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_large_bodies_are_packed(kind: CompressionType) -> None:
+def test_large_bodies_are_compressed(kind: CompressionType) -> None:
     settings = ProducerSettings(compress_over_bytes=100, compression=kind)
     small = send_request.outgoing(Message("t", b"x" * 99), "t", "ID", settings)
     large = send_request.outgoing(Message("t", b"x" * 100), "t", "ID", settings)
@@ -113,7 +113,7 @@ def test_batch() -> None:
         )
 
 
-def test_what_no_batch_takes() -> None:
+def test_messages_that_cannot_be_batched() -> None:
     assert send_request.may_batch(Message("t", b"x"))
     assert not send_request.may_batch(Message("t", b"x", delay_level=1))
     assert not send_request.may_batch(Message("t", b"x", delay=0))
@@ -137,7 +137,7 @@ def test_result() -> None:
     )
 
 
-def test_result_that_lacks_something() -> None:
+def test_result_without_optional_fields() -> None:
     out = send_request.outgoing(Message("t", b"x"), "t", "ID", ProducerSettings())
     with pytest.raises(FieldError, match="queueId"):
         send_request.result_of(answer(msgId="OFF", queueId="x", queueOffset="1"), out, "t", "a")
