@@ -14,7 +14,7 @@ mod view;
 use pyo3::prelude::*;
 
 /// Incremented with every change of the contract, here and in `protocol/kernel.py`.
-const CONTRACT: u32 = 5;
+const CONTRACT: u32 = 6;
 
 #[pymodule]
 mod tianzhou_kernel {
@@ -64,11 +64,11 @@ mod tianzhou_kernel {
                     _ => return None,
                 };
                 let fields = (
-                    header.code,
+                    header.head.code,
                     header.language,
                     header.version,
-                    header.opaque,
-                    header.flag,
+                    header.head.opaque,
+                    header.head.flag,
                     header.remark,
                     header.ext_fields,
                     encoding,

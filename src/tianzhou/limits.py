@@ -91,8 +91,8 @@ BATCH_MESSAGES_MAX = _limit(
     10_000, "messages", "the messages of one batch", "MESSAGE_ILLEGAL; nothing of it is stored"
 )
 BATCH_KEYS_MAX = _limit(
-    40_000, "keys", "the keys of all messages of one batch, unique keys included; not enforced for "
-    "batches that the compiled kernel stores by itself", "MESSAGE_ILLEGAL; nothing of it is stored",
+    40_000, "keys", "the keys of all messages of one batch, unique keys included",
+    "MESSAGE_ILLEGAL; nothing of it is stored",
 )  # fmt: skip
 
 # -- names -----------------------------------------------------------------------------------------

@@ -52,42 +52,45 @@ class Queue:
 
 
 class Fed:
-    """A feed with memory of its own, as `store/kernel_memory.py` would lend it."""
+    """A feed with memory of its own, as `store/kernel_memory.py` would grant it."""
 
     def __init__(self) -> None:
         self.log = bytearray(LOG_BYTES)
         self.position = 0
         self.feed = feed = tianzhou_kernel.Feed()
         feed.configure(
-            16 << 20, 4 << 20, 10_000, True, False, HOST,
-            encode_offset_id(("10.0.0.1", 10911), 0)[:-16], "DefaultCluster", ["DELAY", "TRAN_MSG"],
-            "DefaultRegion", True, 500, True, True, (32, 32, 8, 256 << 10, 64 << 10, LOG_BYTES, 0),
+            frame_max=16 << 20, body_max=4 << 20, batch_max=10_000, batch_keys_max=40_000,
+            index_on=True, waits=False, store_host=HOST,
+            id_prefix=encode_offset_id(("10.0.0.1", 10911), 0)[:-16], cluster="DefaultCluster",
+            special_names=["DELAY", "TRAN_MSG"], region="DefaultRegion", trace_on=True, version=500,
+            pull_on=True, lite_pull_on=True, pull_count=32, read_count=(32, 8),
+            read_bytes=(256 << 10, 64 << 10), memory_bytes=LOG_BYTES, checked_from=0,
         )  # fmt: skip
         feed.put_topic(TOPIC, QUEUE_COUNT, QUEUE_COUNT, False)
-        feed.lend_log(memoryview(self.log), 0, 0)
+        feed.grant_log(memoryview(self.log), 0, 0)
         self.stage = bytearray(STAGE_BYTES)
-        feed.lend_stage(memoryview(self.stage))
+        feed.grant_stage(memoryview(self.stage))
         index = bytearray(40 + 4 * SLOT_COUNT + 20 * ITEM_MAX)
-        feed.lend_index(memoryview(index), SLOT_COUNT, ITEM_MAX, ITEM_MAX, (0, 0, 0, 0, 0, 1))
+        feed.grant_index(memoryview(index), SLOT_COUNT, ITEM_MAX, ITEM_MAX)
         for queue_id in range(QUEUE_COUNT):
             memory = memoryview(bytearray(20 * QUEUE_ENTRY_MAX))
             queue = Queue()
-            feed.lend_queue(TOPIC, queue_id, queue, memory, 0, 0, QUEUE_ENTRY_MAX)
-            feed.lend_queue_file(TOPIC, queue_id, queue, memory, 0, QUEUE_ENTRY_MAX, 0)
-        feed.grant(TOPIC, GROUP, None, None)
+            feed.grant_queue(TOPIC, queue_id, queue, memory, 0, 0, QUEUE_ENTRY_MAX)
+            feed.grant_queue_file(TOPIC, queue_id, queue, memory, 0, QUEUE_ENTRY_MAX, 0)
+        feed.grant_pulls(TOPIC, GROUP, None, None)
 
     def take(self, buffer: bytes, message_count: int) -> None:
-        """Feed frames that must all be taken, and settle."""
-        start, stop, answers, _, _ = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000)
-        done = self.feed.settle()
-        carried = done[0] if done else sum(one[3][0] for one in self.feed.take_delivered())
+        """Feed frames that must all be handled, and end the batch."""
+        start, stop, answers, _, _, _ = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000, -1)
+        done = self.feed.end_batch()
+        carried = done[0] if done else sum(one[3][0] for one in self.feed.drain_delivered())
         if not (start == stop == len(buffer) and answers and carried == message_count):
             raise SystemExit(f"the feed took {carried} of {message_count} messages, up to {start}")
         if done:
             records = self.stage[: done[2]]
             self.log[self.position : self.position + len(records)] = records
             self.position += len(records)
-            for queue, next_offset, _, _ in done[5]:
+            for queue, next_offset, _, _ in done[4]:
                 queue.next_offset = next_offset
 
 

@@ -31,26 +31,30 @@ class FeedBench:
         self._entries = memoryview(bytearray(20 * _ENTRY_COUNT))
         self._index = memoryview(bytearray(40 + 4 * _SLOT_COUNT + 20 * _ITEM_MAX))
         feed.configure(
-            1 << 20, 4000, 1000, True, False, _HOST, "7F00000100002A9F", "cluster", ["DELAY"],
-            "region", True, 407, True, True, (160, 32, 8, 256 * 1024, 64 * 1024, 1 << 40, 0),
+            frame_max=1 << 20, body_max=4000, batch_max=1000, batch_keys_max=1000, index_on=True,
+            waits=False, store_host=_HOST, id_prefix="7F00000100002A9F", cluster="cluster",
+            special_names=["DELAY"], region="region", trace_on=True, version=407, pull_on=True,
+            lite_pull_on=True, pull_count=160, read_count=(32, 8),
+            read_bytes=(256 * 1024, 64 * 1024), memory_bytes=1 << 40, checked_from=0,
         )  # fmt: skip
-        feed.lend_stage(self._stage)
+        feed.grant_stage(self._stage)
         feed.put_topic(TOPIC, 1, 1, False)
-        feed.grant(TOPIC, GROUP, None, None)
-        feed.grant(TOPIC, GROUP, 1, None)
+        feed.grant_pulls(TOPIC, GROUP, None, None)
+        feed.grant_pulls(TOPIC, GROUP, 1, None)
 
     def run(self, data: bytes) -> int:
         """Feed an input from its beginning and check everything; how many frames were taken."""
         feed, buffer = self._feed, memoryview(bytearray(data))
-        feed.lend_log(self._log, 0, 0)
-        feed.lend_index(self._index, _SLOT_COUNT, _ITEM_MAX, _ITEM_MAX, (0, 0, 0, 0, 0, 1))
-        feed.lend_queue(TOPIC, 0, self._queue, self._entries, 0, 0, _ENTRY_COUNT)
-        feed.lend_queue_file(TOPIC, 0, self._queue, self._entries, 0, _ENTRY_COUNT, 0)
+        feed.grant_log(self._log, 0, 0)
+        self._index[:40] = bytes(40)
+        feed.grant_index(self._index, _SLOT_COUNT, _ITEM_MAX, _ITEM_MAX)
+        feed.grant_queue(TOPIC, 0, self._queue, self._entries, 0, 0, _ENTRY_COUNT)
+        feed.grant_queue_file(TOPIC, 0, self._queue, self._entries, 0, _ENTRY_COUNT, 0)
         self._queue.next_offset = 0
         at, used, answer_count = 0, 0, 0
         while True:
-            start, stop, answers, send_count, _ = feed.feed(
-                buffer, at, _HOST, 1_700_000_000_000, 1000
+            start, stop, answers, send_count, _, _ = feed.feed(
+                buffer, at, _HOST, 1_700_000_000_000, 1000, -1
             )
             assert at <= start <= len(data)
             assert stop == -1 or start <= stop <= len(data)
@@ -58,10 +62,10 @@ class FeedBench:
             assert rest == len(answers)
             assert all(decode(answers[first:end]).is_response for first, end in frames)
             answer_count += len(frames)
-            done = feed.settle()
+            done = feed.end_batch()
             assert (done is not None) == (send_count > 0)
             if done is not None:
-                message_count, done_count, size_bytes, _, _, queues = done
+                message_count, done_count, size_bytes, _, queues = done
                 assert done_count == send_count
                 records = bytes(self._stage[:size_bytes])
                 assert len(record.decode_records(records, check_crc=True)) == message_count

@@ -233,7 +233,7 @@ class Side:
 
     def update(self, key: str, value: str) -> None:
         self.settings.adopt(self.settings.prepare([Property(key, value, 1)], "test"))
-        self.store.adopt(self.settings.config)
+        self.store.apply_config(self.settings.config)
 
     def entries(self) -> dict[tuple[str, int], list[Entry]]:
         """What all queues hold, in memory or in files."""
@@ -748,8 +748,8 @@ async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
 def spoil(feed: "kernel.Feed | None") -> None:
     """From now on the feed fails in the middle of a send."""
     assert feed is not None
-    # A lease that promises more memory than there is.
-    feed.lend_index(memoryview(bytearray(50)), 17, 60, 60, (0, 0, 0, 0, 0, 1))
+    # A grant of more memory than there is.
+    feed.grant_index(memoryview(bytearray(50)), 17, 60, 60)
 
 
 async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn() -> None:
@@ -787,3 +787,19 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
     compare(fed, plain)
     for side in (fed, plain):
         side.close()
+
+
+async def test_a_batch_of_too_many_keys_is_refused_as_by_the_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("broker.requests.fast_path", "store.message_store"):
+        monkeypatch.setattr(f"tianzhou.{module}.BATCH_KEYS_MAX", 3)
+    side = await fed_side()
+    handled_count = side.fed_count
+    most = [batch.BatchItem(b"x", f"KEYS\x01{keys}\x02") for keys in ("a b", "c")]
+    await side.arrive(send_frame(4, batch.encode(most), m="true"), [])
+    assert side.fed_count == handled_count, "the handlers were asked"
+    await side.arrive(send_frame(5, batch.encode([*most, most[1]]), m="true"), [])
+    assert told(side.transport) == [(4, 0), (5, ResponseCode.MESSAGE_ILLEGAL)]
+    assert side.store.max_offset("orders", 0) == 3
+    side.close()

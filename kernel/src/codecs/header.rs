@@ -19,16 +19,17 @@ pub struct Head {
     pub opaque: i32,
 }
 
-/// A decoded header.
-pub struct Header<'py> {
-    pub code: i32,
+/// A decoded header; the types of remark and ext fields depend on the reader.
+pub struct Header<R, E> {
+    pub head: Head,
     pub language: u8,
     pub version: i32,
-    pub opaque: i32,
-    pub flag: i32,
-    pub remark: Option<Bound<'py, PyString>>,
-    pub ext_fields: Option<Bound<'py, PyDict>>,
+    pub remark: Option<R>,
+    pub ext_fields: Option<E>,
 }
+
+/// A header with Python objects.
+pub type PythonHeader<'py> = Header<Bound<'py, PyString>, Bound<'py, PyDict>>;
 
 /// A header to encode.
 pub struct Command<'a> {

@@ -6,29 +6,24 @@ use std::str::from_utf8;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::header::{Command, Head, Header};
+use super::header::{Command, Head, Header, PythonHeader};
 use super::text::is_utf8;
 use crate::reader::Reader;
 
-pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
-    let parts = read(header)?;
-    let mut ext_fields = None;
-    if !parts.ext_fields.is_empty() {
-        let pairs = PyDict::new(py);
-        each_pair(parts.ext_fields, |key, value| {
-            pairs.set_item(from_utf8(key).ok()?, from_utf8(value).ok()?).ok()
-        })?;
-        ext_fields = Some(pairs);
-    }
-    Some(Header {
-        code: parts.head.code,
-        language: parts.language,
-        version: i32::from(parts.version),
-        opaque: parts.head.opaque,
-        flag: parts.head.flag,
-        remark: (!parts.remark.is_empty()).then(|| PyString::new(py, parts.remark)),
-        ext_fields,
-    })
+pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<PythonHeader<'py>> {
+    let Header { head, language, version, remark, ext_fields } = read(header)?;
+    let ext_fields = match ext_fields {
+        Some(raw) => {
+            let pairs = PyDict::new(py);
+            each_pair(raw, |key, value| {
+                pairs.set_item(from_utf8(key).ok()?, from_utf8(value).ok()?).ok()
+            })?;
+            Some(pairs)
+        }
+        None => None,
+    };
+    let remark = remark.map(|text| PyString::new(py, text));
+    Some(Header { head, language, version, remark, ext_fields })
 }
 
 /// Reads a header without Python objects: `field` gets the code and each ext field, all UTF-8.
@@ -36,35 +31,27 @@ pub fn scan<'a>(
     header: &'a [u8],
     mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
 ) -> Option<Head> {
-    let parts = read(header)?;
-    let code = parts.head.code;
-    each_pair(parts.ext_fields, |key, value| {
+    let Header { head, ext_fields, .. } = read(header)?;
+    each_pair(ext_fields.unwrap_or_default(), |key, value| {
         (is_utf8(key) && is_utf8(value)).then_some(())?;
-        field(code, key, Cow::Borrowed(value))
+        field(head.code, key, Cow::Borrowed(value))
     })?;
-    Some(parts.head)
+    Some(head)
 }
 
-struct Parts<'a> {
-    head: Head,
-    language: u8,
-    version: i16,
-    remark: &'a str,
-    ext_fields: &'a [u8],
-}
-
-fn read(header: &[u8]) -> Option<Parts<'_>> {
+/// Remark and ext fields as they are in the header, None if empty.
+fn read(header: &[u8]) -> Option<Header<&str, &[u8]>> {
     let mut reader = Reader(header);
     let code = i32::from(reader.i16()?);
     let [language] = reader.array()?;
-    let version = reader.i16()?;
+    let version = i32::from(reader.i16()?);
     let opaque = reader.i32()?;
     let flag = reader.i32()?;
     let remark_length = reader.i32()?;
-    let remark = from_utf8(reader.take(remark_length)?).ok()?;
+    let remark = Some(from_utf8(reader.take(remark_length)?).ok()?).filter(|it| !it.is_empty());
     let ext_length = reader.i32()?;
-    let ext_fields = reader.take(ext_length)?;
-    Some(Parts { head: Head { code, flag, opaque }, language, version, remark, ext_fields })
+    let ext_fields = Some(reader.take(ext_length)?).filter(|it| !it.is_empty());
+    Some(Header { head: Head { code, flag, opaque }, language, version, remark, ext_fields })
 }
 
 fn each_pair<'a>(

@@ -10,22 +10,13 @@ use std::io::Write;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES};
+use super::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES, PythonHeader};
 use super::text::is_utf8;
 
 // -- reading --------------------------------------------------------------------------------------
 
-pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
-    let parts = read(header, |text| python_text(py, text), |scanner, _| scanner.ext_fields(py))?;
-    Some(Header {
-        code: parts.head.code,
-        language: parts.language,
-        version: parts.version,
-        opaque: parts.head.opaque,
-        flag: parts.head.flag,
-        remark: parts.remark,
-        ext_fields: parts.ext_fields.flatten(),
-    })
+pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<PythonHeader<'py>> {
+    read(header, |text| python_text(py, text), |scanner, _| scanner.ext_fields(py))
 }
 
 /// Reads a header without Python objects: `field` gets the code and each ext field, all UTF-8.
@@ -41,18 +32,10 @@ pub fn scan<'a>(
         |_| Some(()),
         |scanner, code| {
             let code = code?;
-            scanner.strings(|key, value| field(code, key, value))
+            scanner.strings(|key, value| field(code, key, value)).map(Some)
         },
     )?;
     Some(parts.head)
-}
-
-struct Parts<R, E> {
-    head: Head,
-    language: u8,
-    version: i32,
-    remark: Option<R>,
-    ext_fields: Option<E>,
 }
 
 /// The object of a header; the caller says how to read remark and ext fields.
@@ -60,8 +43,8 @@ struct Parts<R, E> {
 fn read<'a, R, E>(
     header: &'a [u8],
     make_remark: impl Fn(&[u8]) -> Option<R>,
-    mut read_fields: impl FnMut(&mut Scanner<'a>, Option<i32>) -> Option<E>,
-) -> Option<Parts<R, E>> {
+    mut read_fields: impl FnMut(&mut Scanner<'a>, Option<i32>) -> Option<Option<E>>,
+) -> Option<Header<R, E>> {
     let mut scanner = Scanner(header);
     let (mut code, mut flag, mut opaque, mut version) = (None, None, None, None);
     let (mut language, mut remark, mut ext_fields) = (None, None, None);
@@ -87,12 +70,12 @@ fn read<'a, R, E>(
     if !scanner.0.is_empty() {
         return None;
     }
-    Some(Parts {
+    Some(Header {
         head: Head { code: code?, flag: flag.unwrap_or(0), opaque: opaque.unwrap_or(0) },
         language: language.flatten().unwrap_or(LANGUAGE_OTHER),
         version: version.unwrap_or(0),
         remark: remark.flatten(),
-        ext_fields,
+        ext_fields: ext_fields.flatten(),
     })
 }
 

@@ -1,5 +1,7 @@
 //! The entry of a consume queue: log offset, record size, tags code.
 
+use crate::reader::Reader;
+
 pub const ENTRY_BYTES: usize = 20;
 
 /// The fields of an entry.
@@ -24,12 +26,7 @@ impl QueueEntry {
 
     #[inline(always)]
     pub fn decode(entry: &[u8; ENTRY_BYTES]) -> Option<Self> {
-        let (log_offset, rest) = entry.split_first_chunk()?;
-        let (size, tags_code) = rest.split_first_chunk()?;
-        Some(Self {
-            log_offset: i64::from_be_bytes(*log_offset),
-            size: i32::from_be_bytes(*size),
-            tags_code: i64::from_be_bytes(*tags_code.first_chunk()?),
-        })
+        let mut reader = Reader(entry);
+        Some(Self { log_offset: reader.i64()?, size: reader.i32()?, tags_code: reader.i64()? })
     }
 }

@@ -4,7 +4,7 @@
 //! writes their responses; the first other frame ends the loop without side effects, and Python
 //! handles it. `broker/requests/fast_path.py` says what is ordinary and what Python must do for the
 //! feed. Python owns all positions: it grants memory of the store (`store_memory.rs`) and commits
-//! what the feed has written (`settle`), for several calls at once.
+//! what the feed has written (`end_batch`), for several calls at once.
 //!
 //! The file is long because PyO3 wants all methods of a class in one block.
 
@@ -22,12 +22,11 @@ use std::collections::HashMap;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use self::frame_loop::CallContext;
 use self::log_files::Piece;
-use self::pull::ReadLimits;
-use self::settings::{NamesByLength, Settings};
+use self::settings::Settings;
 use self::store_memory::{Index, IndexState, Log, Queue, Stage};
 use self::topics::{Counts, Filter, QueueFile, Topic};
 use crate::view::{Mapping, Window};
@@ -35,7 +34,7 @@ use crate::view::{Mapping, Window};
 /// The most full files of the log that are held for reading.
 const OLDER_MAX: usize = 4;
 
-/// What was stored since the last `settle`.
+/// What was stored since the last `end_batch`.
 #[derive(Default)]
 struct Uncommitted {
     messages: usize,
@@ -67,6 +66,7 @@ struct Scratch {
     joined: Vec<u8>,
 }
 
+#[derive(Default)]
 #[pyclass(module = "tianzhou_kernel")]
 pub struct Feed {
     settings: Option<Settings>,
@@ -90,13 +90,11 @@ pub struct Feed {
     scratch: Scratch,
 }
 
-/// Messages, sends, bytes of records in the stage, keys, the index header, the queues.
-type Settled<'py> =
-    (usize, usize, usize, usize, Option<(i64, i64, i64, i64, i32, i32)>, Bound<'py, PyList>);
+/// Messages, sends, bytes of records in the stage, keys, the queues.
+type Batch<'py> = (usize, usize, usize, usize, Bound<'py, PyList>);
 /// Topic, group, queue id, and the offset to commit.
 type Commit = (String, String, i32, i64);
-type Fed<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>);
-type FedTo<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>, usize);
+type Fed<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>, usize);
 /// Topic, group, queue id, messages, bytes and pulls.
 type Delivered = (String, String, usize, (u64, u64, u64), i64);
 
@@ -104,79 +102,15 @@ type Delivered = (String, String, usize, (u64, u64, u64), i64);
 impl Feed {
     #[new]
     fn new() -> Self {
-        Self {
-            settings: None,
-            names: HashMap::new(),
-            topics: Vec::new(),
-            last: 0,
-            log: None,
-            stage: None,
-            index: None,
-            hot_bytes: i64::MAX,
-            older: Vec::new(),
-            uncommitted: Uncommitted::default(),
-            call: Call::default(),
-            out: Vec::new(),
-            pieces: Vec::new(),
-            window: Window::default(),
-            scratch: Scratch::default(),
-        }
+        Self { hot_bytes: i64::MAX, ..Self::default() }
     }
 
-    #[pyo3(signature = (
-        frame_max, body_max, batch_max, index_on, waits, store_host, id_prefix, cluster, special_names,
-        region, trace_on, version, pull_on, lite_pull_on, read, /,
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "all settings in one call")]
-    fn configure(
-        &mut self,
-        frame_max: usize,
-        body_max: usize,
-        batch_max: usize,
-        index_on: bool,
-        waits: bool,
-        store_host: Vec<u8>,
-        id_prefix: &str,
-        cluster: &str,
-        special_names: Vec<String>,
-        region: String,
-        trace_on: bool,
-        version: i16,
-        pull_on: bool,
-        lite_pull_on: bool,
-        read: (i64, i64, i64, usize, usize, i64, i64),
-    ) {
-        let (pull_count, count, old_count, size_bytes, old_bytes, memory_bytes, checked_from) =
-            read;
-        let (json_middle, json_end) = Settings::json_parts(&region, trace_on, version);
-        self.settings = Some(Settings {
-            json_middle,
-            json_end,
-            frame_max,
-            body_max,
-            batch_max,
-            index_on,
-            waits,
-            store_host,
-            id_prefix: id_prefix.as_bytes().to_vec(),
-            stamps: format!(
-                "MSG_REGION\x01{region}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}\x02"
-            )
-            .into_bytes(),
-            special_names: NamesByLength::new(special_names),
-            region,
-            trace_on,
-            version,
-            pull_on,
-            lite_pull_on,
-            read: ReadLimits {
-                pull_count,
-                count: (count, old_count),
-                size_bytes: (size_bytes, old_bytes),
-                memory_bytes,
-                checked_from,
-            },
-        });
+    /// Replaces all settings, which are given by name; see `settings::Given`.
+    #[pyo3(signature = (**given))]
+    fn configure(&mut self, given: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let given = given.ok_or_else(|| PyValueError::new_err("no settings"))?.extract()?;
+        self.settings = Some(Settings::new(given));
+        Ok(())
     }
 
     /// Records further than this behind the end of the log are read only if in the page cache.
@@ -216,7 +150,7 @@ impl Feed {
     }
 
     /// (topic, queue id, messages, bytes, sends) stored since the last call.
-    fn take_counts(&mut self) -> Vec<(String, usize, u64, u64, u64)> {
+    fn drain_stored(&mut self) -> Vec<(String, usize, u64, u64, u64)> {
         let mut taken = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
             for (queue_id, counts) in topic.counts.iter_mut().enumerate() {
@@ -230,7 +164,7 @@ impl Feed {
     }
 
     /// What was delivered to groups since the last call; revoked groups are not counted.
-    fn take_delivered(&mut self) -> Vec<Delivered> {
+    fn drain_delivered(&mut self) -> Vec<Delivered> {
         let mut taken = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
             for (group, grant) in &mut topic.grants {
@@ -251,7 +185,7 @@ impl Feed {
 
     // -- pulls ------------------------------------------------------------------------------------
 
-    /// Python has served a pull: sets the next offset that `take_delivered` returns.
+    /// Python has served a pull: sets the next offset that `drain_delivered` returns.
     #[pyo3(signature = (topic, group, queue_id, next_offset, /))]
     fn note_pull(&mut self, topic: &str, group: &str, queue_id: usize, next_offset: i64) {
         let grant = self.topic_mut(topic).and_then(|topic| topic.grants.get_mut(group.as_bytes()));
@@ -263,7 +197,13 @@ impl Feed {
     /// Lets the feed serve a group's pulls of a topic, by the subscription in the pull or (with a
     /// version) in the heartbeats; None as codes selects everything.
     #[pyo3(signature = (topic, group, version, codes, /))]
-    fn grant(&mut self, topic: &str, group: &str, version: Option<i64>, codes: Option<Vec<i64>>) {
+    fn grant_pulls(
+        &mut self,
+        topic: &str,
+        group: &str,
+        version: Option<i64>,
+        codes: Option<Vec<i64>>,
+    ) {
         if let Some(topic) = self.topic_mut(topic) {
             let grant = topic.grants.entry(group.as_bytes().to_vec()).or_default();
             match version {
@@ -275,14 +215,14 @@ impl Feed {
 
     /// Revokes the grant of a group in a topic.
     #[pyo3(signature = (topic, group, /))]
-    fn revoke(&mut self, topic: &str, group: &str) {
+    fn revoke_pulls(&mut self, topic: &str, group: &str) {
         if let Some(topic) = self.topic_mut(topic) {
             topic.grants.remove(group.as_bytes());
         }
     }
 
     /// Revokes all grants.
-    fn revoke_all(&mut self) {
+    fn revoke_all_pulls(&mut self) {
         for topic in self.topics.iter_mut().flatten() {
             topic.grants.clear();
         }
@@ -291,7 +231,7 @@ impl Feed {
     /// Grants a file of a queue for reading.
     #[pyo3(signature = (topic, queue_id, owner, memory, first, stop, low, /))]
     #[expect(clippy::too_many_arguments, reason = "one grant in one call")]
-    fn lend_queue_file(
+    fn grant_queue_file(
         &mut self,
         topic: &str,
         queue_id: usize,
@@ -303,19 +243,15 @@ impl Feed {
     ) -> PyResult<()> {
         let memory = mapped(memory)?;
         if let Some(topic) = self.topic_mut(topic).filter(|topic| queue_id < topic.read_count) {
-            if topic.files.len() <= queue_id {
-                topic.files.resize_with(queue_id + 1, || None);
-            }
-            if let Some(slot) = topic.files.get_mut(queue_id) {
-                *slot = Some(QueueFile { owner, memory, first, stop, low });
-            }
+            let file = QueueFile { owner, memory, first, stop, low };
+            put_slot(&mut topic.files, queue_id, file);
         }
         Ok(())
     }
 
     /// Grants a full file of the log for reading; beyond `OLDER_MAX` the oldest grant is dropped.
     #[pyo3(signature = (memory, first, /))]
-    fn lend_log_file(&mut self, memory: &Bound<'_, PyAny>, first: i64) -> PyResult<()> {
+    fn grant_log_file(&mut self, memory: &Bound<'_, PyAny>, first: i64) -> PyResult<()> {
         if self.older.iter().all(|(known, _)| *known != first) {
             if self.older.len() >= OLDER_MAX {
                 self.older.remove(0);
@@ -326,7 +262,7 @@ impl Feed {
     }
 
     /// Releases all files that were granted for reading.
-    fn give_back_files(&mut self) {
+    fn revoke_files(&mut self) {
         self.older.clear();
         for topic in self.topics.iter_mut().flatten() {
             topic.files.clear();
@@ -336,7 +272,12 @@ impl Feed {
     // -- store memory ----------------------------------------------------------------------------
 
     #[pyo3(signature = (memory, first, position, /))]
-    fn lend_log(&mut self, memory: &Bound<'_, PyAny>, first: i64, position: usize) -> PyResult<()> {
+    fn grant_log(
+        &mut self,
+        memory: &Bound<'_, PyAny>,
+        first: i64,
+        position: usize,
+    ) -> PyResult<()> {
         match &mut self.log {
             // The same file as before; acquiring its buffer again would cost more.
             Some(log) if log.first == first => log.position = position,
@@ -347,38 +288,30 @@ impl Feed {
 
     /// Grants memory for new records.
     #[pyo3(signature = (memory, /))]
-    fn lend_stage(&mut self, memory: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn grant_stage(&mut self, memory: &Bound<'_, PyAny>) -> PyResult<()> {
         self.stage = Some(Stage { memory: mapped(memory)?, used: 0 });
         Ok(())
     }
 
-    #[pyo3(signature = (memory, slot_count, item_max, allocated_max, state, /))]
-    fn lend_index(
+    /// Grants the last file of the index, whose header is up to date.
+    #[pyo3(signature = (memory, slot_count, item_max, allocated_max, /))]
+    fn grant_index(
         &mut self,
         memory: &Bound<'_, PyAny>,
         slot_count: u32,
         item_max: u32,
         allocated_max: u32,
-        state: (i64, i64, i64, i64, i32, i32),
     ) -> PyResult<()> {
-        let (begin_time, end_time, begin_log_offset, end_log_offset, slots_used, count) = state;
-        let state = IndexState {
-            begin_time,
-            end_time,
-            begin_log_offset,
-            end_log_offset,
-            slots_used,
-            count,
-        };
-        self.index =
-            Some(Index { memory: mapped(memory)?, slot_count, item_max, allocated_max, state });
+        let memory = mapped(memory)?;
+        let state = IndexState::read(&memory).ok_or_else(broken)?;
+        self.index = Some(Index { memory, slot_count, item_max, allocated_max, state });
         Ok(())
     }
 
     /// Grants the end of a queue; False if the topic or the queue is unknown.
     #[pyo3(signature = (topic, queue_id, owner, memory, first, next_offset, limit, /))]
     #[expect(clippy::too_many_arguments, reason = "one grant in one call")]
-    fn lend_queue(
+    fn grant_queue(
         &mut self,
         topic: &str,
         queue_id: usize,
@@ -392,28 +325,24 @@ impl Feed {
         let Some(topic) = self.topic_mut(topic).filter(|topic| queue_id < topic.queue_count) else {
             return Ok(false);
         };
-        if topic.queues.len() <= queue_id {
-            topic.queues.resize_with(queue_id + 1, || None);
-            topic.counts.resize(topic.queues.len().max(topic.counts.len()), Counts::default());
-        }
-        if let Some(slot) = topic.queues.get_mut(queue_id) {
-            *slot = Some(Queue {
-                owner,
-                memory,
-                first,
-                next: next_offset,
-                limit,
-                is_dirty: false,
-                end_log_offset: 0,
-                tags_code: 0,
-            });
-        }
+        let queue = Queue {
+            owner,
+            memory,
+            first,
+            next: next_offset,
+            limit,
+            is_dirty: false,
+            end_log_offset: 0,
+            tags_code: 0,
+        };
+        put_slot(&mut topic.queues, queue_id, queue);
+        topic.counts.resize(topic.queues.len().max(topic.counts.len()), Counts::default());
         Ok(true)
     }
 
     /// Releases the end of one queue.
     #[pyo3(signature = (topic, queue_id, /))]
-    fn give_back_queue(&mut self, topic: &str, queue_id: usize) {
+    fn revoke_queue(&mut self, topic: &str, queue_id: usize) {
         let slot = self.topic_mut(topic).and_then(|topic| topic.queues.get_mut(queue_id));
         if let Some(slot) = slot {
             *slot = None;
@@ -421,7 +350,7 @@ impl Feed {
     }
 
     /// Releases all memory; what was not committed is dropped.
-    fn give_back(&mut self) {
+    fn revoke_memory(&mut self) {
         self.log = None;
         self.index = None;
         self.uncommitted = Uncommitted::default();
@@ -430,11 +359,11 @@ impl Feed {
         }
         self.out.clear();
         self.pieces.clear();
-        self.give_back_queues();
-        self.give_back_files();
+        self.revoke_queues();
+        self.revoke_files();
     }
 
-    fn give_back_queues(&mut self) {
+    fn revoke_queues(&mut self) {
         for topic in self.topics.iter_mut().flatten() {
             topic.queues.clear();
         }
@@ -445,10 +374,13 @@ impl Feed {
     /// Handles frames from `at` on, while fewer than `budget` sends are uncommitted.
     ///
     /// Returns start and end of the next frame, the responses, the number of sends that must be
-    /// committed before the responses are sent, and consumer offsets to commit. Start and end are
-    /// equal if no complete frame is left; the end is -1 if `feed` must be called again after
-    /// `settle`.
-    #[pyo3(signature = (buffer, at, born_host, now_ms, budget, /))]
+    /// committed before the responses are sent, consumer offsets to commit, and the number of bytes
+    /// written to the socket. Start and end are equal if no complete frame is left; the end is -1 if
+    /// `feed` must be called again after `end_batch`.
+    ///
+    /// If the call has only pulls, their responses are written to the socket at once, unless it is
+    /// negative; those that it did not accept are returned.
+    #[pyo3(signature = (buffer, at, born_host, now_ms, budget, socket, /))]
     fn feed<'py>(
         &mut self,
         buffer: &Bound<'py, PyAny>,
@@ -456,35 +388,14 @@ impl Feed {
         born_host: &[u8],
         now_ms: i64,
         budget: usize,
-    ) -> PyResult<Fed<'py>> {
-        let context = CallContext { born_host, now_ms, budget };
-        let (start, stop) = self.handle_buffer(buffer, at, &context)?;
-        let responses = match self.response_parts()? {
-            Some(parts) => log_files::join(buffer.py(), &parts, 0).ok_or_else(broken)?,
-            None => PyBytes::new(buffer.py(), &self.out),
-        };
-        let (sends, commits) = self.end_call();
-        Ok((start, stop, responses, sends, commits))
-    }
-
-    /// The same with a socket: if the call has only pulls, their responses are written to it at once.
-    /// Returns the responses that the socket did not accept and, last, how many bytes it accepted.
-    #[pyo3(signature = (buffer, at, born_host, now_ms, budget, socket, /))]
-    fn feed_to<'py>(
-        &mut self,
-        buffer: &Bound<'py, PyAny>,
-        at: usize,
-        born_host: &[u8],
-        now_ms: i64,
-        budget: usize,
         socket: i32,
-    ) -> PyResult<FedTo<'py>> {
+    ) -> PyResult<Fed<'py>> {
         let context = CallContext { born_host, now_ms, budget };
         let (start, stop) = self.handle_buffer(buffer, at, &context)?;
         let mut buffer_of_parts = std::mem::take(&mut self.scratch.joined);
         let (responses, written) = match self.response_parts()? {
             Some(parts) => {
-                let written = if self.call.sends == 0 {
+                let written = if self.call.sends == 0 && socket >= 0 {
                     log_files::write(socket, &parts, &mut buffer_of_parts)
                 } else {
                     0
@@ -499,7 +410,7 @@ impl Feed {
     }
 
     /// Ends the uncommitted batch: what Python must commit, None if nothing was stored.
-    fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Settled<'py>>> {
+    fn end_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Batch<'py>>> {
         let done = std::mem::take(&mut self.uncommitted);
         if done.messages == 0 {
             return Ok(None);
@@ -512,23 +423,22 @@ impl Feed {
             queue.is_dirty = false;
             queues.append((&queue.owner, queue.next, queue.end_log_offset, queue.tags_code))?;
         }
-        let mut index = None;
         if done.keys > 0 {
-            let granted = self.index.as_ref().ok_or_else(broken)?;
-            granted.write_header().ok_or_else(broken)?;
-            let state = &granted.state;
-            index = Some((
-                state.begin_time,
-                state.end_time,
-                state.begin_log_offset,
-                state.end_log_offset,
-                state.slots_used,
-                state.count,
-            ));
+            let index = self.index.as_ref().ok_or_else(broken)?;
+            index.state.write(&index.memory).ok_or_else(broken)?;
         }
         let stage = self.stage.as_mut().ok_or_else(broken)?;
         let size = std::mem::take(&mut stage.used);
-        Ok(Some((done.messages, done.sends, size, done.keys, index, queues)))
+        Ok(Some((done.messages, done.sends, size, done.keys, queues)))
+    }
+}
+
+fn put_slot<T>(slots: &mut Vec<Option<T>>, at: usize, value: T) {
+    if slots.len() <= at {
+        slots.resize_with(at + 1, || None);
+    }
+    if let Some(slot) = slots.get_mut(at) {
+        *slot = Some(value);
     }
 }
 

@@ -10,7 +10,7 @@ use std::str::from_utf8;
 use pyo3::prelude::*;
 
 use super::log_files::{LogFiles, Piece, RecordAt};
-use super::send_header::{int32, put_common};
+use super::send_header::{int32, once, put_common};
 use super::settings::{PYTHON, RESPONSE, Settings, put_headline, put_length, put_number, put_pair};
 use super::topics::{Filter, Grant, QueueFile};
 use crate::codecs::header::{ENCODING_BINARY, Head};
@@ -74,11 +74,7 @@ impl<'a> PullHeader<'a> {
         let Some(field) = NAMES.iter().position(|name| *name == key) else {
             return put_common(&mut self.seen, NAMES.len(), key, &value);
         };
-        let bit = 1 << field;
-        if self.seen & bit != 0 {
-            return None;
-        }
-        self.seen |= bit;
+        once(&mut self.seen, field)?;
         match field {
             0 => self.group = value,
             1 => self.topic = value,
@@ -127,18 +123,6 @@ impl<'a> PullHeader<'a> {
     }
 }
 
-/// Limits of one read; pairs are for recent and for old messages.
-#[derive(Clone, Copy, Default)]
-pub struct ReadLimits {
-    pub pull_count: i64,
-    pub count: (i64, i64),
-    pub size_bytes: (usize, usize),
-    /// Messages further than this behind the end of the log are old.
-    pub memory_bytes: i64,
-    /// Records before this log offset were written before this process, and are checked when read.
-    pub checked_from: i64,
-}
-
 /// The result of a pull.
 pub struct Pulled {
     pub count: usize,
@@ -161,11 +145,10 @@ pub fn respond(
     out: &mut Vec<u8>,
     pieces: &mut Vec<Piece>,
 ) -> Option<Pulled> {
-    let limits = &settings.read;
     let end = log.last.end()?;
     let high: i64 = file.owner.bind(py).getattr("next_offset").ok()?.extract().ok()?;
     let start = pull.queue_offset;
-    let count_max = i64::from(pull.max_count).min(limits.pull_count);
+    let count_max = i64::from(pull.max_count).min(settings.pull_count);
     if start < file.low || start >= high || start < file.first || count_max < 1 {
         return None;
     }
@@ -186,9 +169,9 @@ pub fn respond(
             QueueEntry::decode(&entries.array(position)?)?;
         let size = usize::try_from(size_field).ok()?;
         if got > 0 {
-            let old = end.checked_sub(log_offset)? > limits.memory_bytes;
-            let count = if old { limits.count.1 } else { limits.count.0 };
-            let size_max = if old { limits.size_bytes.1 } else { limits.size_bytes.0 };
+            let old = end.checked_sub(log_offset)? > settings.memory_bytes;
+            let count = if old { settings.read_count.1 } else { settings.read_count.0 };
+            let size_max = if old { settings.read_bytes.1 } else { settings.read_bytes.0 };
             let is_full = i64::try_from(got).ok()? >= count_max.min(count);
             if is_full || size.checked_add(total)? > size_max {
                 break;
@@ -203,7 +186,7 @@ pub fn respond(
             return None;
         }
         let piece = log.find(log_offset, size)?;
-        if log_offset < limits.checked_from {
+        if log_offset < settings.checked_from {
             unchecked.push(RecordAt { queue_offset: at - 1, size: size_field, piece });
         }
         match pieces.get_mut(first_piece..).and_then(<[Piece]>::last_mut) {

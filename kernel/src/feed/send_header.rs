@@ -64,7 +64,7 @@ impl<'a> SendHeader<'a> {
         let Some(field) = index else {
             return put_common(&mut self.seen, LONG_NAMES.len(), key, &value);
         };
-        self.once(field)?;
+        once(&mut self.seen, field)?;
         match field {
             1 => self.topic = value,
             4 => self.queue_id = int32(&value)?,
@@ -81,26 +81,24 @@ impl<'a> SendHeader<'a> {
         Some(())
     }
 
-    fn once(&mut self, field: usize) -> Option<()> {
-        let bit = 1 << field;
-        let first = self.seen & bit == 0;
-        self.seen |= bit;
-        first.then_some(())
-    }
-
     pub fn is_complete(&self) -> bool {
         self.seen & REQUIRED == REQUIRED
     }
 }
 
+/// Marks a field as read; declines one that is repeated.
+#[inline]
+pub fn once(seen: &mut u32, field: usize) -> Option<()> {
+    let bit = 1 << field;
+    let is_first = *seen & bit == 0;
+    *seen |= bit;
+    is_first.then_some(())
+}
+
 /// Checks a field that any request of 5.x may have; marks it in `seen` from bit `first` on.
 pub fn put_common(seen: &mut u32, first: usize, key: &[u8], value: &[u8]) -> Option<()> {
     if let Some(at) = COMMON_NAMES.iter().position(|(name, _)| *name == key) {
-        let bit = 1 << (first + at);
-        if *seen & bit != 0 {
-            return None;
-        }
-        *seen |= bit;
+        once(seen, first + at)?;
         if COMMON_NAMES.get(at)?.1 {
             boolean(value)?;
         }

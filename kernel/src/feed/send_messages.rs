@@ -122,6 +122,9 @@ fn parse_batch<'a>(
         if settings.index_on {
             found.put_keys(topic_hash, keys);
         }
+        if keys.len() > settings.batch_keys_max {
+            return None;
+        }
         items.push(NewMessage {
             body,
             properties: text,

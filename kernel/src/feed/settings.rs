@@ -1,40 +1,78 @@
 //! Settings of the feed, and the responses to sends.
 
-use super::pull::ReadLimits;
+use std::ops::Deref;
+
+use pyo3::prelude::*;
+
 use crate::codecs::header::{ENCODING_BINARY, Head};
 use crate::codecs::header_json::put_string;
 
 pub const PYTHON: u8 = 3;
 pub const RESPONSE: i32 = 1;
 
-/// Switches and limits, replaced as a whole.
-pub struct Settings {
+/// Switches and limits as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Given {
     pub frame_max: usize,
     pub body_max: usize,
+    /// The most messages of a batch, and keys of all of them together.
     pub batch_max: usize,
+    pub batch_keys_max: usize,
     pub index_on: bool,
     /// Whether responses wait for a flush; Python handles messages that ask not to wait then.
     pub waits: bool,
     pub store_host: Vec<u8>,
     /// The store host as message ids begin with it.
-    pub id_prefix: Vec<u8>,
-    /// Properties that are added to every single message: the text of `properties.stamps`.
-    pub stamps: Vec<u8>,
+    pub id_prefix: String,
+    cluster: String,
     /// Names of properties that need Python.
-    pub special_names: NamesByLength,
-    /// Whether the feed handles pulls, and lite pulls.
-    pub pull_on: bool,
-    pub lite_pull_on: bool,
-    pub read: ReadLimits,
+    special_names: Vec<String>,
     pub region: String,
     pub trace_on: bool,
     pub version: i16,
+    /// Whether the feed handles pulls, and lite pulls.
+    pub pull_on: bool,
+    pub lite_pull_on: bool,
+    /// Limits of one read; pairs are for recent and for old messages.
+    pub pull_count: i64,
+    pub read_count: (i64, i64),
+    pub read_bytes: (usize, usize),
+    /// Messages further than this behind the end of the log are old.
+    pub memory_bytes: i64,
+    /// Records before this log offset were written before this process, and are checked when read.
+    pub checked_from: i64,
+}
+
+/// The settings, with what follows from them.
+pub struct Settings {
+    given: Given,
+    /// Properties that are added to every single message: the text of `properties.stamps`.
+    pub stamps: Vec<u8>,
+    pub special_names: NamesByLength,
     /// See `json_parts`.
-    pub json_middle: Vec<u8>,
+    json_middle: Vec<u8>,
     pub json_end: Vec<u8>,
 }
 
+impl Deref for Settings {
+    type Target = Given;
+
+    fn deref(&self) -> &Given {
+        &self.given
+    }
+}
+
 impl Settings {
+    pub fn new(mut given: Given) -> Self {
+        let Given { region, trace_on, cluster, version, .. } = &given;
+        let (json_middle, json_end) = Self::json_parts(region, *trace_on, *version);
+        let stamps =
+            format!("MSG_REGION\x01{region}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}\x02");
+        let special_names = NamesByLength::new(std::mem::take(&mut given.special_names));
+        Self { given, stamps: stamps.into_bytes(), special_names, json_middle, json_end }
+    }
+
     /// Appends the response to a send, as `broker/handlers/send.py` writes it.
     pub fn put_response(
         &self,
@@ -103,13 +141,13 @@ impl Settings {
             if number > 0 {
                 out.push(b',');
             }
-            out.extend_from_slice(&self.id_prefix);
+            out.extend_from_slice(self.id_prefix.as_bytes());
             put_hex(out, *log_offset);
         }
     }
 
     /// The constant parts of a JSON response: between queue offset and opaque, and after the opaque.
-    pub fn json_parts(region: &str, trace_on: bool, version: i16) -> (Vec<u8>, Vec<u8>) {
+    fn json_parts(region: &str, trace_on: bool, version: i16) -> (Vec<u8>, Vec<u8>) {
         let mut middle = br#"","MSG_REGION":"#.to_vec();
         put_string(&mut middle, region);
         middle.extend_from_slice(br#","TRACE_ON":""#);

@@ -1,13 +1,14 @@
 //! Memory of the store that the feed may read and write, with its limits.
 //!
 //! Python grants it and owns every position: what the feed has written takes effect when Python
-//! commits it (`Feed::settle`). The layouts are drawn in `store/consume_queue.py` and
+//! commits it (`Feed::end_batch`). The layouts are drawn in `store/consume_queue.py` and
 //! `store/index.py`.
 
 use pyo3::prelude::*;
 
 use crate::codecs::index_item::{HEADER_BYTES, age_s, put_item};
 use crate::codecs::queue_entry::{ENTRY_BYTES, QueueEntry};
+use crate::reader::Reader;
 use crate::view::Mapping;
 
 /// Reserved at the end of a log file for the filler.
@@ -55,7 +56,7 @@ impl Stage {
 
 /// The file that a queue's next entries go to.
 pub struct Queue {
-    /// Python's queue object, which `Feed::settle` returns.
+    /// Python's queue object, which `Feed::end_batch` returns.
     pub owner: Py<PyAny>,
     pub memory: Mapping,
     /// Queue offset of the file's first entry.
@@ -114,6 +115,32 @@ pub struct IndexState {
     pub count: i32,
 }
 
+impl IndexState {
+    pub fn read(file: &Mapping) -> Option<Self> {
+        let head: [u8; HEADER_BYTES] = file.view().array(0)?;
+        let mut reader = Reader(&head);
+        Some(Self {
+            begin_time: reader.i64()?,
+            end_time: reader.i64()?,
+            begin_log_offset: reader.i64()?,
+            end_log_offset: reader.i64()?,
+            slots_used: reader.i32()?,
+            count: reader.i32()?.max(1),
+        })
+    }
+
+    pub fn write(&self, file: &Mapping) -> Option<()> {
+        let mut head = Vec::with_capacity(HEADER_BYTES);
+        head.extend(self.begin_time.to_be_bytes());
+        head.extend(self.end_time.to_be_bytes());
+        head.extend(self.begin_log_offset.to_be_bytes());
+        head.extend(self.end_log_offset.to_be_bytes());
+        head.extend(self.slots_used.to_be_bytes());
+        head.extend(self.count.to_be_bytes());
+        file.write(0, &head)
+    }
+}
+
 impl Index {
     pub fn has_space(&self, key_count: usize) -> bool {
         let stop = u32::try_from(key_count)
@@ -139,17 +166,5 @@ impl Index {
         state.end_time = store_time;
         state.end_log_offset = log_offset;
         Some(())
-    }
-
-    pub fn write_header(&self) -> Option<()> {
-        let state = &self.state;
-        let mut head = Vec::with_capacity(HEADER_BYTES);
-        head.extend(state.begin_time.to_be_bytes());
-        head.extend(state.end_time.to_be_bytes());
-        head.extend(state.begin_log_offset.to_be_bytes());
-        head.extend(state.end_log_offset.to_be_bytes());
-        head.extend(state.slots_used.to_be_bytes());
-        head.extend(state.count.to_be_bytes());
-        self.memory.write(0, &head)
     }
 }

@@ -181,7 +181,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     stops.callback(send_backs.close)
 
     def on_settings(before: BrokerConfig, after: BrokerConfig) -> None:
-        store.adopt(after)
+        store.apply_config(after)
         state.adopt(before, after)
 
     def on_reset(topic: str, queue_ids: Iterable[int]) -> None:

@@ -18,7 +18,7 @@ from tianzhou.protocol.pure.frames import Buffer
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-CONTRACT = 5
+CONTRACT = 6
 """Incremented with every change of the contract, here and in the crate."""
 
 _import_error: str | None = None

@@ -168,7 +168,7 @@ class CommitLog:
                 file.touched = False
                 file.release(0, cold_bytes)
 
-    def place(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         """The log offset of the next record of this size; starts a new file if needed.
 
         Raises StoreError if the record is larger than a file, OSError if the disk has no space for
@@ -222,7 +222,7 @@ class CommitLog:
         self.advance(len(records), store_time_ms)
 
     def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
-        """Appends a record; `place` was called for its size before."""
+        """Appends a record; `allocate` was called for its size before."""
         size_bytes, position = len(record), self._position
         end = position + size_bytes
         self._tail[position:end] = record

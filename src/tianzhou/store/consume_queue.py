@@ -379,13 +379,13 @@ class ConsumeQueue:
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self, firsts: list[int], before_log_offset: int, *, check_tail: bool = False) -> None:
-        """Adopts files and finds the end: the first position without an entry below a log offset.
+        """Loads files and finds the end: the first position without an entry below a log offset.
 
         Reads without mapping, so that many queues load fast. Entries below that log offset have no
         gaps; what follows may be anything. With `check_tail` that is read now, which saves `cut` an
         access to the disk.
         """
-        self.segments.adopt(firsts)
+        self.segments.load(firsts)
         # The program that made the last file may have died before its name was durable.
         for file in self.segments.files[-1:]:
             file.new_name = True

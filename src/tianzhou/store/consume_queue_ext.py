@@ -124,7 +124,7 @@ class QueueExt:
         self._flushed = target
 
     def load(self, last_address: int | None) -> None:
-        """Adopts the files and drops everything after the unit of the last entry.
+        """Loads the files and drops everything after the unit of the last entry.
 
         If the last entry has no unit (None) the end is unknown, and units continue in a new file.
         """
@@ -135,10 +135,10 @@ class QueueExt:
             log.warning(
                 "%s: files with a wrong size or position are removed", self.segments.directory
             )
-            self.segments.adopt(list(found.sizes))
+            self.segments.load(list(found.sizes))
             self.remove()
             return
-        self.segments.adopt(list(found.sizes))
+        self.segments.load(list(found.sizes))
         files = self.segments.files
         self.end = files[-1].stop if files else 0
         if last_address is None:

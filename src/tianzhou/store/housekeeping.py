@@ -48,7 +48,7 @@ class Housekeeping:
     ) -> None:
         self._disk = disk
         self.config = config
-        """Replaced by `MessageStore.adopt`; retention follows it at once."""
+        """Replaced by `MessageStore.apply_config`; retention follows it at once."""
         self._clock = clock
         self._file_ages = FileAges(clock, steady, self._last_alive_ms())
         self._log = log_

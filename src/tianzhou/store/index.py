@@ -147,7 +147,7 @@ class Index:
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self) -> list[str]:
-        """Adopts the existing files; returns what is wrong with damaged ones, without a change."""
+        """Loads the existing files; returns what is wrong with damaged ones, without a change."""
         complaints: list[str] = []
         files: list[IndexFile] = []
         names = self._disk.names(self.directory)

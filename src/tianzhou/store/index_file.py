@@ -100,11 +100,19 @@ class IndexFile:
     def load(self) -> None:
         """Reads the header."""
         with closing(self._disk.open(self.path, writable=False)) as handle:
-            numbers = HEADER.unpack(handle.read(0, HEADER.size))
-        self.begin_time_ms, self.end_time_ms = numbers[0], numbers[1]
-        self.begin_log_offset, self.end_log_offset = numbers[2], numbers[3]
-        self.slots_used, self.count = numbers[4], max(numbers[5], 1)
+            self._set_header(handle.read(0, HEADER.size))
         self.flushed_count = self.count
+
+    def read_header(self) -> None:
+        """Reads the header that the feed has written to the mapped file."""
+        self._set_header(self.view[:_HEADER_BYTES])
+
+    def _set_header(self, header: bytes | memoryview) -> None:
+        (
+            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
+            self.slots_used, count,
+        ) = HEADER.unpack(header)  # fmt: skip
+        self.count = max(count, 1)
 
     def items(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
         """Number and content of all items, without write access."""
@@ -214,28 +222,17 @@ class IndexFile:
             self.slots_used, number,
         )  # fmt: skip
 
-    def writable_memory(
-        self,
-    ) -> tuple[memoryview, int, int, int, tuple[int, int, int, int, int, int]]:
-        """What the kernel needs to append items: memory, number of slots, most items, items with
-        disk blocks, and the header."""
-        state = (
-            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
-            self.slots_used, self.count,
-        )  # fmt: skip
-        return self.view, self.slot_count, self.item_max, self.reserved_count, state
+    def writable_memory(self) -> tuple[memoryview, int, int, int]:
+        """What the kernel needs to append items: memory with the header, number of slots, most
+        items, and items with disk blocks."""
+        # A batch of the feed that could not be committed has left its header there.
+        self._write_header()
+        return self.view, self.slot_count, self.item_max, self.reserved_count
 
     @property
     def reserved_count(self) -> int:
         """How many items have disk blocks."""
         return max(self._reserved - self._items_at, 0) // ITEM.size
-
-    def set_header(self, state: tuple[int, int, int, int, int, int]) -> None:
-        """Sets the header that the feed has written to the file."""
-        (
-            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
-            self.slots_used, self.count,
-        ) = state  # fmt: skip
 
     def put_many(self, items: bytes) -> None:
         """Appends items given as LOOSE_ITEM (`protocol/pure/walk.py`); there is space for them."""

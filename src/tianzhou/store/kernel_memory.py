@@ -1,8 +1,8 @@
 """Memory of the store that the feed of the kernel may write, and the commit of what it wrote.
 
 The store owns every position. It grants the feed the ends of the busy queues and of the index.
-After some calls of the feed the store commits ("settles"): it appends the staged records to the log
-in one write, and only then moves its positions. An ordinary append first commits what the feed
+After some calls of the feed the store commits: it appends the staged records to the log in one
+write, and only then moves its positions. An ordinary append first commits what the feed
 wrote and makes the grants stale; they are renewed before the next call of the feed. A queue is
 granted once an ordinary append has used it. Granted queues and index files get more space before
 they are full.
@@ -18,14 +18,9 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.index import Index
 
-IndexState = tuple[int, int, int, int, int, int]
-"""Begin and end time, begin and end log offset, slots in use, item count."""
-
-
-FedBatch = tuple[int, int, int, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]]
-"""What the feed wrote since the last commit: messages, sends, bytes of staged records, keys, the
-index header if there were keys, and each queue with its next offset and the end and tags code of
-its last record."""
+FedBatch = tuple[int, int, int, int, list[tuple[ConsumeQueue, int, int, int]]]
+"""What the feed wrote since the last commit: messages, sends, bytes of staged records, keys, and
+each queue with its next offset and the end and tags code of its last record."""
 
 _STAGE_BYTES = 512 * 1024
 """The feed declines larger messages."""
@@ -37,7 +32,7 @@ class KernelMemory:
 
     __slots__ = (
         "_admits", "_changed", "_feed", "_files", "_granted", "_index", "_limit", "_log",
-        "_log_files", "settle", "stage", "stale",
+        "_log_files", "commit", "stage", "stale",
     )  # fmt: skip
 
     def __init__(
@@ -61,15 +56,15 @@ class KernelMemory:
         self._log_files: object = None
         self.stale = True
         """Something was written since the grants were made."""
-        self.settle: Callable[[], None] = _nothing
+        self.commit: Callable[[], None] = _nothing
         """Commits what the feed wrote; set by the fast path."""
         self.stage = memoryview(bytearray(_STAGE_BYTES))
         """The buffer in which the feed collects records."""
-        feed.lend_stage(self.stage)
+        feed.grant_stage(self.stage)
 
     def before_append(self) -> None:
         """Called before an ordinary append."""
-        self.settle()
+        self.commit()
         self.stale = True
 
     def note(self, queue: ConsumeQueue) -> None:
@@ -80,16 +75,16 @@ class KernelMemory:
         """Brings the grants up to date. Raises OSError if a file cannot be mapped now."""
         if self._log.segments.files is not self._log_files:
             # Files were added or removed; the next read grants the files it needs.
-            self._feed.give_back_files()
+            self._feed.revoke_files()
             self._files.clear()
             self._log_files = self._log.segments.files
         if not self.stale:
             return
         memory, position = self._log.tail()
         if len(memory):
-            self._feed.lend_log(memory, self._log.written - position, position)
+            self._feed.grant_log(memory, self._log.written - position, position)
         if self._index.files and self._index.files[-1].has_slots:
-            self._feed.lend_index(*self._index.files[-1].writable_memory())
+            self._feed.grant_index(*self._index.files[-1].writable_memory())
         for queue in tuple(self._changed):
             self._grant(queue)
             del self._changed[queue]
@@ -97,7 +92,7 @@ class KernelMemory:
 
     def refill(self, done: FedBatch) -> None:
         """Reserves more space where little is left, so that the feed need not decline sends."""
-        _, _, _, _, index_state, queues = done
+        _, _, _, key_count, queues = done
         for queue, next_offset, _, _ in queues:
             if next_offset >= queue.low_offset:
                 # If there is none, the next append raises.
@@ -105,12 +100,10 @@ class KernelMemory:
                     queue.extend()
                 self._changed[queue] = None
                 self.stale = True
-        if index_state is not None:
-            file, count = self._index.files[-1], index_state[-1]
-            if (
-                count + _INDEX_LOW_COUNT > file.reserved_count
-                and file.free_count >= _INDEX_LOW_COUNT
-            ):
+        if key_count:
+            file = self._index.files[-1]
+            is_low = file.count + _INDEX_LOW_COUNT > file.reserved_count
+            if is_low and file.free_count >= _INDEX_LOW_COUNT:
                 with contextlib.suppress(OSError):
                     file.ensure_space(_INDEX_LOW_COUNT)
                 self.stale = True
@@ -120,12 +113,12 @@ class KernelMemory:
             memory_range = queue.writable_memory()
         except OSError:
             # The old grant ends here; the next renewal tries again.
-            self._feed.give_back_queue(queue.topic, queue.queue_id)
+            self._feed.revoke_queue(queue.topic, queue.queue_id)
             self._granted.discard(queue)
             raise
         if memory_range is None or not self._admits(queue.topic):
             # The old grant is no longer valid.
-            self._feed.give_back_queue(queue.topic, queue.queue_id)
+            self._feed.revoke_queue(queue.topic, queue.queue_id)
             self._granted.discard(queue)
             return
         memory, first, limit = memory_range
@@ -135,10 +128,10 @@ class KernelMemory:
         elif queue not in self._granted:
             if len(self._granted) >= self._limit:
                 # Each holds a mapping. Queues in use are granted again with their next message.
-                self._feed.give_back_queues()
+                self._feed.revoke_queues()
                 self._granted.clear()
             self._granted.add(queue)
-        if not self._feed.lend_queue(
+        if not self._feed.grant_queue(
             queue.topic, queue.queue_id, queue, memory, first, queue.next_offset, limit
         ):
             self._granted.discard(queue)
@@ -158,20 +151,20 @@ class KernelMemory:
         file = self._log.segments.find(entry[0]) if entry is not None else None
         if file is not None and file is not self._log.segments.files[-1]:
             # The last file is always granted.
-            self._feed.lend_log_file(file.view(), file.first)
+            self._feed.grant_log_file(file.view(), file.first)
 
     def _grant_file(self, queue: ConsumeQueue, memory: memoryview, first: int, stop: int) -> None:
         if len(self._files) >= self._limit:
-            self._feed.give_back_files()
+            self._feed.revoke_files()
             self._files.clear()
         low = queue.min_offset(self._log.first)
-        self._feed.lend_queue_file(queue.topic, queue.queue_id, queue, memory, first, stop, low)
+        self._feed.grant_queue_file(queue.topic, queue.queue_id, queue, memory, first, stop, low)
         self._files[queue] = memory
 
-    def end(self) -> None:
+    def revoke(self) -> None:
         """Revokes everything before files are removed; grants can be made again."""
-        self.settle()
-        self._feed.give_back()
+        self.commit()
+        self._feed.revoke_memory()
         self._granted.clear()
         self._files.clear()
         self._changed.clear()

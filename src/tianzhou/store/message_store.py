@@ -293,7 +293,7 @@ class MessageStore(StoreReader):
     ) -> None:
         self.close()
 
-    def adopt(self, config: StoreConfig) -> None:
+    def apply_config(self, config: StoreConfig) -> None:
         """Applies changed settings; those that are not live take effect after a restart."""
         self.config = config
         self._housekeeping.config = config
@@ -329,13 +329,13 @@ class MessageStore(StoreReader):
                 queue.ensure_space(1)
             if keys and not self.index.has_space(len(keys)):
                 self.index.ensure_space(len(keys), map(key_hash, repeat(topic), keys))
-            placed = log_.place(size_bytes)
+            allocated = log_.allocate(size_bytes)
         except OSError as e:
             raise explained(e, "store a message") from e
-        if placed != log_offset:
-            log_offset, record = placed, bytearray(record)
+        if allocated != log_offset:
+            log_offset, record = allocated, bytearray(record)
             patch_record(
-                record, 0, queue_offset=queue_offset, log_offset=placed, store_time_ms=now_ms
+                record, 0, queue_offset=queue_offset, log_offset=allocated, store_time_ms=now_ms
             )
         log_.append(record, now_ms)
         code = 0
@@ -412,7 +412,7 @@ class MessageStore(StoreReader):
             queue.ensure_space(count)
             if batch.key_count:
                 self.index.ensure_space(batch.key_count, chain.from_iterable(batch.hashes))
-            log_offset = self.log.place(len(records))
+            log_offset = self.log.allocate(len(records))
         except OSError as e:
             raise explained(e, "store a batch") from e
         log_offsets: list[int] = []
@@ -510,20 +510,20 @@ class MessageStore(StoreReader):
 
     # -- the fast path --------------------------------------------------------------------------
 
-    def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> KernelMemory:
-        """Lets a feed of the kernel write; `admits` tells whether it may write a topic's queues."""
+    def attach_feed(self, feed: Feed, admits: Callable[[str], bool]) -> KernelMemory:
+        """Lets a feed of the kernel write; `admits` says whether it may write a topic's queues."""
         # The feed does not write the log through mapped memory, so no page fault is saved.
         self._preallocator.stop_warming()
         queue_max = mapped_files_max(self.config) // 2
         self._kernel_memory = KernelMemory(feed, self.log, self.index, queue_max, admits)
         return self._kernel_memory
 
-    def settle(self, done: FedBatch, store_time_ms: int, *, tell: bool) -> None:
+    def commit_fed(self, done: FedBatch, store_time_ms: int, *, notify: bool) -> None:
         """Commits what a feed wrote. Raises StoreError; then nothing is committed.
 
-        With `tell` the arrival callback is called, once for each queue.
+        With `notify` the arrival callback is called, once for each queue.
         """
-        message_count, _, size_bytes, key_count, index_state, queues = done
+        message_count, _, size_bytes, key_count, queues = done
         assert self._kernel_memory is not None
         try:
             self.log.write(self._kernel_memory.stage[:size_bytes], store_time_ms)
@@ -531,19 +531,19 @@ class MessageStore(StoreReader):
             raise explained(e, "store messages") from e
         for queue, next_offset, end_log_offset, _ in queues:
             queue.next_offset, queue.end_log_offset = next_offset, end_log_offset
-        if index_state is not None:
-            self.index.files[-1].set_header(index_state)
+        if key_count:
+            self.index.files[-1].read_header()
         self._entry_count += message_count
         self._index_count += key_count
         self._publish()
         self._kernel_memory.refill(done)
-        if tell and self._on_arrival is not None:
+        if notify and self._on_arrival is not None:
             for queue, next_offset, _, code in queues:
                 self._on_arrival(queue.topic, queue.queue_id, next_offset - 1, code, store_time_ms)
 
     def _revoke_kernel_memory(self) -> None:
         if self._kernel_memory is not None:
-            self._kernel_memory.end()
+            self._kernel_memory.revoke()
 
     # -- staging --------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class QueueTable:
                 complaint = self._complaint(found)
                 if complaint:
                     complaints.append(f"queue {topic}/{name}: {complaint}")
-                    queue.segments.adopt(list(found.sizes))
+                    queue.segments.load(list(found.sizes))
                 elif found.sizes:
                     queue.load(list(found.sizes), before_log_offset, check_tail=not clean)
                     self._load_ext(queue)

@@ -31,10 +31,10 @@ from tianzhou.store.recovery_plan import (
     Plan,
     Report,
     StoreFiles,
-    adopt_log,
     first_log_offset,
     first_record,
     forget_queues,
+    load_log,
     make_plan,
 )
 
@@ -55,7 +55,7 @@ class _MustRebuild(Exception):
 def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool = False) -> Report:
     """Brings the files of a store to the state of its log. Raises StoreCorrupt, OSError."""
     report = Report(clean=clean)
-    adopt_log(files, report)
+    load_log(files, report)
     plan = make_plan(files, report, clean=clean, rebuild=rebuild)
     try:
         end = _replay(files, report, plan, progress)

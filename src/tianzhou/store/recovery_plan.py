@@ -63,8 +63,8 @@ def first_log_offset(files: StoreFiles) -> int:
 # -- files of the log ----------------------------------------------------------------------------
 
 
-def adopt_log(files: StoreFiles, report: Report) -> None:
-    """Adopts the log files after a check of their names and sizes."""
+def load_log(files: StoreFiles, report: Report) -> None:
+    """Loads the log files after a check of their names and sizes."""
     found = list_files(files.disk, files.segments.directory)
     for name in found.unknown_names:
         report.note(f"commitlog/{name} is no log file and is ignored; RocketMQ would refuse it")
@@ -95,7 +95,7 @@ def adopt_log(files: StoreFiles, report: Report) -> None:
             "restore it from a copy, or move the older files away to give up their messages"
         )
     _finish_last_log_file(files, found.sizes, report)
-    files.segments.adopt(list(found.sizes))
+    files.segments.load(list(found.sizes))
 
 
 def _finish_last_log_file(files: StoreFiles, sizes: dict[int, int], report: Report) -> None:

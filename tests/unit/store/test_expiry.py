@@ -70,7 +70,9 @@ def test_retention_and_the_idea_of_memory_follow_changed_settings(disk: Simulate
         clock.now_ms += 2 * 3_600_000
         assert store.expire(now=True) == 0
         memory_bytes = store.memory_bytes
-        store.adopt(replace(config, file_reserved_time=1, access_message_in_memory_max_ratio=20))
+        store.apply_config(
+            replace(config, file_reserved_time=1, access_message_in_memory_max_ratio=20)
+        )
         assert store.expire(now=True) > 0
         assert store.memory_bytes == pytest.approx(memory_bytes / 2, abs=1)
 

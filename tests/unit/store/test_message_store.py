@@ -243,7 +243,7 @@ def test_a_store_opens_whose_log_has_a_topic_with_too_long_a_name(tmp_path: Path
         store.append(draft("before", 0, b"1"))
         one = draft(topic, 0, b"lost to queues", key="k")
         for number in range(3):
-            place = store.log.place(len(_record_of(one, number, 0)))
+            place = store.log.allocate(len(_record_of(one, number, 0)))
             store.log.append(_record_of(one, number, place), NOON_MS)
         store.append(draft("after", 0, b"2"))
         store.abandon()

@@ -39,7 +39,7 @@ from tianzhou.broker.storing.durability import refused_sends
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.errors import StoreError, TianzhouError
-from tianzhou.limits import BATCH_MESSAGES_MAX
+from tianzhou.limits import BATCH_KEYS_MAX, BATCH_MESSAGES_MAX
 from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
     PERM_READ,
@@ -55,7 +55,6 @@ from tianzhou.protocol.headers.pull import HAS_SUBSCRIPTION, PullMessageRequest
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.write_buffer import NO_SOCKET
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +94,8 @@ class FastPath:
         self._known: dict[str, TopicConfig] = {}
         self._inline: set[Granted] = set()
         self._registered: dict[Granted, Subscription] = {}
-        self._kernel_memory = deps.store.lend_to(feed, self._admit)
-        self._kernel_memory.settle = self.commit_sends
+        self._kernel_memory = deps.store.attach_feed(feed, self._admit)
+        self._kernel_memory.commit = self.commit_sends
         deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
         self._busy_poll = BusyPoll(self._loop.call_soon)
@@ -114,14 +113,10 @@ class FastPath:
             if not self._in_iteration and not self._begin_iteration():
                 return None
             host_bytes = packed_host(connection.peer)
-            if (socket := connection.socket) == NO_SOCKET:
-                start, stop, answers, send_count, commits = self._feed.feed(
-                    view, at, host_bytes, self._now_ms, self._budget
-                )
-            else:
-                start, stop, answers, send_count, commits, written_bytes = self._feed.feed_to(
-                    view, at, host_bytes, self._now_ms, self._budget, socket
-                )
+            start, stop, answers, send_count, commits, written_bytes = self._feed.feed(
+                view, at, host_bytes, self._now_ms, self._budget, connection.socket
+            )
+            if written_bytes:
                 connection.wrote(written_bytes)
         except Exception:  # a bug of the feed; nothing of this iteration is stored
             log.exception("the kernel's fast path failed; the broker continues without it")
@@ -181,14 +176,14 @@ class FastPath:
         deps, store = self._deps, self._deps.store
         started_ms = deps.steady()
         try:
-            done = self._feed.settle()
+            done = self._feed.end_batch()
             assert done is not None
             # Arrivals of ordinary messages matter to parked requests only.
             has_waiting = len(self._deps.parked) > 0 or self._has_waiting()
-            store.settle(done, self._now_ms, tell=has_waiting)
+            store.commit_fed(done, self._now_ms, notify=has_waiting)
         except StoreError as error:
             log.warning("sends of the fast path could not be stored: %s", error)
-            self._kernel_memory.end()
+            self._kernel_memory.revoke()
             self._refuse(unsent, error)
             return
         except Exception:  # as above
@@ -218,7 +213,7 @@ class FastPath:
     def _disable(self) -> None:
         self._is_broken = True
         unsent, self._unsent = self._unsent, []
-        self._kernel_memory.end()
+        self._kernel_memory.revoke()
         self._refuse(unsent, StoreError("the kernel's feed failed"))
 
     # -- permission -------------------------------------------------------------------------------
@@ -259,29 +254,32 @@ class FastPath:
         self._waits = deps.durability.must_wait(wait_stored=True)
         self._feed.set_hot_bytes(disk_prefetch.HOT_BYTES)
         self._feed.configure(
-            self._frame_max_bytes,
-            config.max_message_size,
-            BATCH_MESSAGES_MAX,
-            config.message_index_enable,
-            self._waits,
-            host.pack(deps.store_host),
-            deps.id_prefix,
-            config.broker_cluster_name,
-            sorted(SPECIAL_PROPERTIES),
-            config.region_id,
-            config.trace_on,
-            CURRENT_VERSION,
-            self._may_read,
-            config.lite_pull_message_enable,
-            (
-                config.pull_batch_max_message_count,
+            frame_max=self._frame_max_bytes,
+            body_max=config.max_message_size,
+            batch_max=BATCH_MESSAGES_MAX,
+            batch_keys_max=BATCH_KEYS_MAX,
+            index_on=config.message_index_enable,
+            waits=self._waits,
+            store_host=host.pack(deps.store_host),
+            id_prefix=deps.id_prefix,
+            cluster=config.broker_cluster_name,
+            special_names=sorted(SPECIAL_PROPERTIES),
+            region=config.region_id,
+            trace_on=config.trace_on,
+            version=CURRENT_VERSION,
+            pull_on=self._may_read,
+            lite_pull_on=config.lite_pull_message_enable,
+            pull_count=config.pull_batch_max_message_count,
+            read_count=(
                 config.max_transfer_count_on_message_in_memory,
                 config.max_transfer_count_on_message_in_disk,
+            ),
+            read_bytes=(
                 config.max_transfer_bytes_on_message_in_memory,
                 config.max_transfer_bytes_on_message_in_disk,
-                store.memory_bytes,
-                store.checked_from,
             ),
+            memory_bytes=store.memory_bytes,
+            checked_from=store.checked_from,
         )
 
     def _forget_changed(self) -> None:
@@ -298,7 +296,7 @@ class FastPath:
                 self._feed.drop_topic(name)
         if topics.data_version is not seen_topics or groups.data_version is not seen_groups:
             self._collect()
-            self._feed.revoke_all()
+            self._feed.revoke_all_pulls()
             self._inline.clear()
             self._registered.clear()
         stale = [
@@ -311,7 +309,7 @@ class FastPath:
         for granted in stale:
             del self._registered[granted]
             self._inline.discard(granted)
-            self._feed.revoke(*granted)
+            self._feed.revoke_pulls(*granted)
 
     def forget_all(self) -> None:
         """Forget all topics and grants, as rules have changed; the feed learns them again."""
@@ -322,7 +320,7 @@ class FastPath:
         for name in self._known:
             self._feed.drop_topic(name)
         self._known.clear()
-        self._feed.revoke_all()
+        self._feed.revoke_all_pulls()
         self._inline.clear()
         self._registered.clear()
 
@@ -369,14 +367,14 @@ class FastPath:
         if header.sys_flag & HAS_SUBSCRIPTION:
             if granted not in self._inline:
                 self._inline.add(granted)
-                self._feed.grant(topic, group, None, None)
+                self._feed.grant_pulls(topic, group, None, None)
         elif self._registered.get(granted) is not subscription:
             if not self._is_registered(group, subscription):
                 return  # a pull that was parked under an older one
             self._registered[granted] = subscription
             tags = subscription.tags
             codes = None if tags.selects_all else list(tags.codes)
-            self._feed.grant(topic, group, subscription.version, codes)
+            self._feed.grant_pulls(topic, group, subscription.version, codes)
         self._kernel_memory.grant_reading(queue, next_offset)
         self._feed.note_pull(topic, group, header.queue_id, next_offset)
 
@@ -393,8 +391,8 @@ class FastPath:
 
     def _collect(self) -> None:
         stats = self._deps.stats
-        stats.stored_many(self._feed.take_counts())
-        for topic, group, queue_id, done, next_offset in self._feed.take_delivered():
+        stats.stored_many(self._feed.drain_stored())
+        for topic, group, queue_id, done, next_offset in self._feed.drain_delivered():
             stats.delivered_by(topic, group, queue_id, *done)
             self._deps.offsets.note_pull(group, topic, queue_id, next_offset)
 

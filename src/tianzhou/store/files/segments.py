@@ -58,8 +58,8 @@ class Segments:
         self.files: tuple[MappedFile, ...] = ()
         self._read_ahead = True
 
-    def adopt(self, firsts: list[int]) -> None:
-        """Adopts existing files, whose sizes were checked."""
+    def load(self, firsts: list[int]) -> None:
+        """Uses existing files, whose sizes were checked."""
         self.files = tuple(self.file_at(first) for first in sorted(firsts))
 
     def file_at(self, first: int) -> MappedFile:

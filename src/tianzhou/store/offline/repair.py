@@ -40,7 +40,7 @@ def truncate_log(
 
 def _cut(config: StoreConfig, disk: Disk, log_offset: int) -> None:
     segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
-    segments.adopt(list(list_files(disk, config.log_directory).sizes))
+    segments.load(list(list_files(disk, config.log_directory).sizes))
     file = segments.find(log_offset)
     if file is None:
         raise StoreError(f"log offset {log_offset} is not in the log, nothing is changed")
