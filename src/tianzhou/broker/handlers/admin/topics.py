@@ -92,12 +92,7 @@ def _check_topic(deps: Deps, topic: TopicConfig) -> None:
     """Raises RequestError for an invalid topic."""
     name = topic.topic_name or ""
     validation.check_topic_name(name)
-    validation.check_changeable(name)
-    if name in deps.topics.system_names:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the topic {name} is a system topic of this broker and cannot be changed",
-        )
+    _check_changeable(deps, name)
     check_queue_counts(topic.read_queue_count, topic.write_queue_count)
     if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
         raise RequestError(
@@ -113,6 +108,15 @@ def _check_topic(deps: Deps, topic: TopicConfig) -> None:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             "MIXED message type is not supported, enableMixedMessageType is false",
+        )
+
+
+def _check_changeable(deps: Deps, name: str) -> None:
+    validation.check_changeable(name)
+    if name in deps.topics.system_names:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the topic {name} is a system topic of this broker and cannot be changed or deleted",
         )
 
 
@@ -159,12 +163,7 @@ async def delete_topic(deps: Deps, connection: Connection, request: Command) -> 
     header = decode(TopicRequest, request.fields)
     if not header.topic.strip():
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic is blank")
-    validation.check_changeable(header.topic)
-    if header.topic in deps.topics.system_names:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the topic {header.topic} is a system topic of this broker and cannot be deleted",
-        )
+    _check_changeable(deps, header.topic)
     if deps.topics.remove(header.topic):
         log.info("topic %s: deleted by %s", header.topic, connection.peer)
     await slices.finish(deps.offsets.remove_topic(header.topic))
