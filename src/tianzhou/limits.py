@@ -115,8 +115,8 @@ SQL_TOKENS_MAX = _limit(
     "the same",
 )  # fmt: skip
 FILTER_MS_MAX = _limit(
-    5, "ms", "how long one pull or pop looks for a message that its filter accepts",
-    "it is answered with what was found, and the consumer goes on from there",
+    5, "ms", "how long one pull or pop searches for a message that its filter accepts",
+    "the response has the messages so far, and the next request continues there",
 )  # fmt: skip
 
 # -- nameserver ------------------------------------------------------------------------------------
@@ -133,20 +133,20 @@ WEB_CONNECTIONS_MAX = _limit(
     "the oldest that has not sent a request is closed, so that a new one is served",
 )  # fmt: skip
 WEB_TIMEOUT_MS = _limit(
-    5_000, "ms", "sending an HTTP request and reading its answer", "the connection is closed"
+    5_000, "ms", "sending an HTTP request and reading its response", "the connection is closed"
 )
 
 # -- tables of a broker ----------------------------------------------------------------------------
 
-_NOT_ADDED = "what is new is refused with both figures and the setting; what is there goes on"
+_NOT_ADDED = "new entries are refused with both figures and the setting; existing ones stay valid"
 
 TOPICS_MAX = _limit(
     100_000, "topics", "the topics of a broker that clients and administrators create, "
-    "by sending too; those of groups (`%RETRY%`, `%DLQ%`) are not refused",
+    "also automatically; those of groups (`%RETRY%`, `%DLQ%`) are not refused",
     _NOT_ADDED, "maxTopics",
 )  # fmt: skip
 GROUPS_MAX = _limit(
-    50_000, "groups", "the consumer groups of a broker, created by consuming too",
+    50_000, "groups", "the consumer groups of a broker, also those created automatically",
     _NOT_ADDED, "maxSubscriptionGroups",
 )  # fmt: skip
 PRODUCER_GROUPS_MAX = _limit(
@@ -211,6 +211,6 @@ FILTER_SERVERS_MAX = _limit(
 
 TOPIC_QUEUES_MAX = _limit(2_048, "queues", "the queues of one topic", "SYSTEM_ERROR")
 SHOWN_QUEUES_MAX = _limit(
-    100_000, "queues", "the queues that one answer of statistics shows",
+    100_000, "queues", "the queues in one response with statistics",
     "SYSTEM_ERROR: ask for fewer topics",
 )  # fmt: skip
