@@ -58,10 +58,10 @@ def find_own_address(peers: Iterable[str]) -> str:
 def resolve(host: str) -> str:
     """The IP address of an advertised host, as records store it. Raises ConfigError."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as e:
         raise ConfigError(f"brokerIP1={host}: the name cannot be resolved: {e}") from e
-    address: str = str(found[0][4][0])
+    address: str = str(infos[0][4][0])
     return address.partition("%")[0]
 
 
@@ -84,7 +84,7 @@ def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -
     except ConfigError as e:
         return [str(e)]
     is_loopback = ipaddress.ip_address(address).is_loopback
-    found: list[str] = []
+    texts: list[str] = []
     far_namesrvs = [peer for peer in namesrvs if not _is_loopback(peer)]
     if is_loopback and (is_every_interface(bind_address) or far_namesrvs):
         reason = (
@@ -92,21 +92,21 @@ def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -
             if far_namesrvs
             else f"listening on every interface ({bind_address})"
         )
-        found.append(
+        texts.append(
             f"clients on other hosts get the address {shown}, which is their own host, while "
             f"this broker is {reason}; set brokerIP1 to an address of this host that they can reach"
         )
     if not is_loopback and not is_own_address(address):
-        found.append(
+        texts.append(
             f"clients get the address {shown}, but {address} is no address of this host; unless "
             f"something forwards it here, set brokerIP1 to an address of this host"
         )
     if is_loopback is False and not is_every_interface(bind_address) and _is_loopback(bind_address):
-        found.append(
+        texts.append(
             f"clients get the address {shown}, but this broker listens on {bind_address} only; "
             f"set bindAddress to {address} or 0.0.0.0"
         )
-    return found
+    return texts
 
 
 def _is_loopback(host: str) -> bool:
