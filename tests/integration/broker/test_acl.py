@@ -101,7 +101,7 @@ async def test_only_what_is_granted_passes_in_both_encodings(tmp_path: Path) -> 
         assert not stolen.body
 
 
-async def test_a_message_cannot_be_read_by_sending_it_back_or_by_its_place(tmp_path: Path) -> None:
+async def test_a_message_cannot_be_read_by_sending_it_back_or_by_its_offset(tmp_path: Path) -> None:
     async with guarded(tmp_path) as it:
         stored = await send(it, ADMIN, "invoices")
         place = str(int(stored.fields["msgId"][-16:], 16))
@@ -159,7 +159,7 @@ async def test_every_attack_is_refused_over_sockets_in_both_encodings(tmp_path: 
         assert response.fields["offset"] == "1", "nothing was stored by those who may not"
 
 
-async def test_a_changed_file_counts_and_a_broken_one_does_not(
+async def test_a_changed_file_is_loaded_and_an_invalid_one_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with guarded(tmp_path) as it:
@@ -232,7 +232,7 @@ async def test_accounts_are_changed_by_requests_of_administrators_only(tmp_path:
         assert (await send(it, None)).code == ResponseCode.SUCCESS
 
 
-async def test_a_deleted_file_locks_nobody_out_and_is_written_again(
+async def test_a_deleted_file_leaves_the_rules_in_force_and_is_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with guarded(tmp_path) as it:

@@ -18,7 +18,9 @@ from tianzhou.remoting.slices import at_once
 _UNREADABLE_BODY = b"[1]"
 
 
-async def test_every_request_is_read_into_the_same_type_by_both(tmp_path: Path) -> None:
+async def test_access_control_and_handlers_decode_each_request_into_the_same_type(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path) as it:
         for code in sorted(OPEN_CODES):
             request = Command(code=code, ext_fields={}, body=_UNREADABLE_BODY)

@@ -153,7 +153,7 @@ async def test_replies_go_to_no_other_topic_without_access_control_either(tmp_pa
 # -- client ids ------------------------------------------------------------------------------------
 
 
-async def test_a_client_id_cannot_be_taken_from_another_account(tmp_path: Path) -> None:
+async def test_a_client_id_in_use_cannot_be_used_by_another_account(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path) as it,
         answering_peer(it.broker.address, success) as owner,
@@ -181,7 +181,7 @@ async def test_a_client_id_cannot_be_taken_from_another_account(tmp_path: Path) 
 # -- requests that wait ----------------------------------------------------------------------------
 
 
-async def test_a_waiting_pull_or_pop_gets_nothing_once_the_right_is_taken_away(
+async def test_a_parked_pull_or_pop_is_refused_once_the_permission_is_removed(
     tmp_path: Path,
 ) -> None:
     pop = {

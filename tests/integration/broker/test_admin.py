@@ -105,7 +105,7 @@ async def test_impossible_topics_are_refused(tmp_path: Path) -> None:
         assert it.broker.topics.get("t") is None
 
 
-async def test_attributes_of_5x_are_changed_and_kept(tmp_path: Path) -> None:
+async def test_attributes_of_5x_are_changed_and_stored(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         fields = topic_fields("t", 1, 1)
         for change in ("+message.type=FIFO,+queue.type=SimpleCQ", "-queue.type"):
@@ -141,7 +141,7 @@ async def test_statistics_of_topics_and_groups(tmp_path: Path) -> None:
 # -- groups ----------------------------------------------------------------------------------------
 
 
-async def test_groups_are_made_switched_off_and_deleted(tmp_path: Path) -> None:
+async def test_groups_are_created_disabled_and_deleted(tmp_path: Path) -> None:
     async with cluster(tmp_path, autoCreateSubscriptionGroup="false") as it:
         await create(it.peer, "t", 1, 1)
         unknown = await it.peer.pull("g", "t", 0, 0)
@@ -234,7 +234,7 @@ async def test_runtime_information(tmp_path: Path) -> None:
         assert float(table["commitLogDiskRatio"]) > 0
 
 
-async def test_runtime_information_tells_what_waits(tmp_path: Path) -> None:
+async def test_runtime_information_counts_pending_messages(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for _ in range(2):
             await it.peer.send("t", b"delayed", props={"DELAY": "3"})
@@ -259,7 +259,7 @@ async def test_runtime_information_tells_what_waits(tmp_path: Path) -> None:
 # -- nameservers -----------------------------------------------------------------------------------
 
 
-async def test_every_nameserver_is_told_and_told_of_the_end(tmp_path: Path) -> None:
+async def test_the_broker_registers_and_unregisters_with_every_nameserver(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     async with (
@@ -278,7 +278,7 @@ async def test_every_nameserver_is_told_and_told_of_the_end(tmp_path: Path) -> N
                 assert b"broker-a" not in answer.body, "told when the broker stops"
 
 
-async def test_a_nameserver_that_is_named_later_is_told(tmp_path: Path) -> None:
+async def test_the_broker_registers_with_a_nameserver_added_later(tmp_path: Path) -> None:
     (tmp_path / "late").mkdir()
     (tmp_path / "acl.yml").write_text(
         "accounts: [{accessKey: operations, secretKey: 12345678, admin: true}]"

@@ -52,7 +52,7 @@ async def test_every_code_is_served_or_says_why_not(tmp_path: Path) -> None:
         assert (await it.peer.send("t", b"x")).code == ResponseCode.SUCCESS
 
 
-async def test_a_code_that_nobody_knows(tmp_path: Path) -> None:
+async def test_an_unknown_code(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         answer = await it.peer.ask(31_999)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -78,7 +78,7 @@ async def test_lists_that_cannot_be_read_are_refused(tmp_path: Path, body: bytes
         assert before == (dict(it.broker.topics.topics), dict(it.broker.groups.groups))
 
 
-async def test_cold_read_thresholds_are_kept_shown_and_removed(tmp_path: Path) -> None:
+async def test_cold_read_thresholds_are_stored_shown_and_removed(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
 
         async def thresholds() -> dict[str, int]:

@@ -83,7 +83,9 @@ async def test_statistics_are_counted_by_topic_queue_and_group(tmp_path: Path) -
             assert answer.remark == f"The stats <{name}> <{key}> not exist"
 
 
-async def test_what_waits_counts_for_its_topic_when_it_is_delivered(tmp_path: Path) -> None:
+async def test_a_scheduled_message_counts_for_its_topic_when_it_is_delivered(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path, messageDelayLevel="1s 1h") as it:
         for props in ({"DELAY": "2"}, {"DELAY": "2"}, {"TIMER_DELAY_SEC": "3600"}):
             await it.peer.send("later", b"x", props=props)
@@ -152,7 +154,7 @@ async def log_end(broker: Broker) -> int:
     return int((await runtime(broker))["commitLogMaxOffset"])
 
 
-async def test_totals_are_kept_over_restarts(tmp_path: Path) -> None:
+async def test_totals_survive_restarts(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "store") as broker, peer_of(broker.address) as peer:
         for _ in range(3):
             await peer.send("t", b"x")
@@ -181,7 +183,7 @@ async def test_totals_that_cannot_be_read_do_not_stop_the_start(tmp_path: Path) 
 # -- how far groups are ----------------------------------------------------------------------------
 
 
-async def test_where_every_group_stands(tmp_path: Path) -> None:
+async def test_offsets_and_lag_of_every_group(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "t", 2, 2)
         for _ in range(3):
@@ -264,7 +266,7 @@ async def test_what_is_popped_and_not_acknowledged_is_in_flight(
         assert await places(it.peer, "g") == (2, 3)
 
 
-async def test_who_says_not_what_it_reads_has_left_nothing_behind(tmp_path: Path) -> None:
+async def test_a_client_without_subscriptions_has_left_no_topic(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "t", 2, 2)
         await create(it.peer, "u", 1, 1)
@@ -287,7 +289,7 @@ async def test_who_says_not_what_it_reads_has_left_nothing_behind(tmp_path: Path
         assert await told(topicList="t", topic="u") == {"t"}, "a list is taken at its word"
 
 
-async def test_how_old_what_a_group_has_not_read_is(tmp_path: Path) -> None:
+async def test_the_age_of_the_backlog_of_a_group(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "t", 2, 2)
         await it.peer.send("t", b"x", queue_id=0)
@@ -351,7 +353,7 @@ async def test_the_lowest_offset_of_all_groups(tmp_path: Path) -> None:
 # -- lists, and who may read -----------------------------------------------------------------------
 
 
-async def test_topics_and_groups_are_made_by_the_list_or_not_at_all(tmp_path: Path) -> None:
+async def test_lists_of_topics_and_groups_are_created_whole_or_not_at_all(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         topics = [
             TopicConfig(topic_name="a", read_queue_count=3, attributes={"+message.type": "FIFO"}),
@@ -384,7 +386,7 @@ async def test_topics_and_groups_are_made_by_the_list_or_not_at_all(tmp_path: Pa
         assert it.broker.groups.get("i") is None
 
 
-async def test_a_group_is_forbidden_to_read_a_topic_and_that_is_kept(tmp_path: Path) -> None:
+async def test_a_group_is_forbidden_to_read_a_topic_also_after_a_restart(tmp_path: Path) -> None:
     fields = {"group": "g", "topic": "t"}
     code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
 
@@ -413,7 +415,7 @@ async def test_a_group_is_forbidden_to_read_a_topic_and_that_is_kept(tmp_path: P
 # -- clients ---------------------------------------------------------------------------------------
 
 
-async def test_who_is_connected_and_where_members_differ(tmp_path: Path) -> None:
+async def test_connections_and_different_subscriptions_of_members(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as other:
         await it.peer.heartbeat("one", "g", {"t": "a"}, producer="p")
         answer = await it.peer.expect(RequestCode.GET_ALL_PRODUCER_INFO)
@@ -498,7 +500,7 @@ async def test_an_expression_is_shown_with_the_queue(tmp_path: Path) -> None:
         assert '"expression":"a > 5"' in told
 
 
-async def test_cleaning_takes_what_nobody_uses_and_nothing_else(tmp_path: Path) -> None:
+async def test_cleaning_deletes_only_unused_queues(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("kept", b"x")
         await it.peer.send("gone", b"x")
@@ -517,7 +519,7 @@ async def test_cleaning_takes_what_nobody_uses_and_nothing_else(tmp_path: Path) 
         assert (await it.peer.pull("g", "kept", 0, 0)).code == ResponseCode.SUCCESS
 
 
-async def test_an_expired_queue_goes_only_if_nobody_can_use_it(tmp_path: Path) -> None:
+async def test_an_expired_queue_is_deleted_only_if_it_is_unused(tmp_path: Path) -> None:
     small = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 0}
     async with cluster(tmp_path, **small) as it:
         for topic in ("gone", "quiet"):
@@ -546,7 +548,7 @@ async def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
         await it.peer.expect(RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": "0"})
 
 
-async def test_how_far_the_delay_levels_are(tmp_path: Path) -> None:
+async def test_the_progress_of_the_delay_levels(tmp_path: Path) -> None:
     async with cluster(tmp_path, messageDelayLevel="1s 2s", flushDelayOffsetInterval=10) as it:
         await it.peer.send("t", b"x", props={"DELAY": "1"})
 
@@ -558,7 +560,7 @@ async def test_how_far_the_delay_levels_are(tmp_path: Path) -> None:
         assert await told() == {1: 1}
 
 
-async def test_how_far_timed_messages_are(tmp_path: Path) -> None:
+async def test_the_progress_of_timed_messages(tmp_path: Path) -> None:
     async with cluster(tmp_path, timerFlushIntervalMs=10) as it:
         await it.peer.send("t", b"x", props={"TIMER_DELAY_SEC": "3600"})
 

@@ -72,7 +72,7 @@ def test_each_attribute_of_a_topic_has_a_case() -> None:
     }  # fmt: skip
 
 
-async def test_settings_of_topics_that_work_are_kept_and_told(tmp_path: Path) -> None:
+async def test_supported_settings_of_topics_are_stored_and_returned(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for number, changed in enumerate(TOPIC_WORKS):
             name = f"t{number}"
@@ -182,7 +182,7 @@ async def put_group(peer: Peer, **settings: object) -> Command:
     return await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
 
-async def test_settings_of_groups_that_work_are_kept_and_told(tmp_path: Path) -> None:
+async def test_supported_settings_of_groups_are_stored_and_returned(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for changed in GROUP_WORKS:
             answer = await put_group(it.peer, **changed)
@@ -214,7 +214,7 @@ async def test_settings_of_groups_without_effect_are_refused_with_the_reason(
         assert it.broker.groups.get("g") is None
 
 
-async def test_settings_of_groups_do_what_they_say(tmp_path: Path) -> None:
+async def test_settings_of_groups_take_effect(tmp_path: Path) -> None:
     async with cluster(tmp_path, slaveReadEnable="true") as it:
         sent = await it.peer.send("t", b"x")
         back = {
@@ -252,7 +252,7 @@ async def test_settings_of_groups_do_what_they_say(tmp_path: Path) -> None:
         assert "consumeBroadcastEnable" in (refused.remark or "")
 
 
-async def test_members_are_told_of_changes_unless_the_group_does_not_want_it(
+async def test_members_are_notified_of_changes_unless_the_group_disables_it(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as member:
@@ -300,7 +300,7 @@ async def test_flags_of_messages_work_or_are_refused(tmp_path: Path, way: int) -
 # -- tables that RocketMQ has written --------------------------------------------------------------
 
 
-async def test_values_without_effect_in_the_tables_are_kept_and_logged(
+async def test_values_without_effect_in_the_tables_are_retained_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = {

@@ -94,7 +94,7 @@ async def test_queues_are_locked_by_one_client_at_a_time(tmp_path: Path) -> None
         assert await lock(it.peer, "b", 1, 2) == [1, 2]
 
 
-async def test_a_lock_runs_out(tmp_path: Path) -> None:
+async def test_a_lock_expires(tmp_path: Path) -> None:
     settings = {"rocketmq.broker.rebalance.lockMaxLiveTime": 1}
     async with cluster(tmp_path, **settings) as it:
         assert await lock(it.peer, "a", 0) == [0]
@@ -164,7 +164,7 @@ async def test_a_reply_reaches_the_client_that_asked(tmp_path: Path) -> None:
         assert (kept.body, answer.fields["queueOffset"]) == (b"pong", "0")
 
 
-async def test_replies_need_not_be_kept(tmp_path: Path) -> None:
+async def test_replies_need_not_be_stored(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path, storeReplyMessageEnable="false") as it,
         answering_peer(it.broker.address, success) as asking,
@@ -176,7 +176,7 @@ async def test_replies_need_not_be_kept(tmp_path: Path) -> None:
         assert it.broker.stats.put.messages == 0
 
 
-async def test_a_reply_to_nobody_is_explained(tmp_path: Path) -> None:
+async def test_a_reply_without_a_receiver_is_refused(tmp_path: Path) -> None:
     def refuse(_: Command) -> Command:
         return Command(code=ResponseCode.SYSTEM_ERROR, remark="not mine")
 
@@ -233,7 +233,7 @@ def query(key: str, **changes: str) -> dict[str, str]:
     } | changes  # fmt: skip
 
 
-async def test_messages_are_found_by_keys_unique_keys_and_time(tmp_path: Path) -> None:
+async def test_messages_are_queried_by_keys_unique_keys_and_time(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for number in range(3):
             props = {"KEYS": f"all k{number}", "UNIQ_KEY": f"U{number}"}
@@ -295,7 +295,7 @@ async def test_a_message_is_consumed_directly(tmp_path: Path) -> None:
             assert "id" in (bad.remark or "")
 
 
-async def test_a_client_that_does_not_answer_is_named_and_holds_up_nobody(
+async def test_a_client_that_does_not_respond_is_named_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.cluster.call_client.call_client.__defaults__", (200,))
@@ -311,7 +311,7 @@ async def test_a_client_that_does_not_answer_is_named_and_holds_up_nobody(
         assert answer.remark == "The Consumer <g> <c1> has not responded within 200 ms"
 
 
-async def test_a_client_that_goes_away_meanwhile_is_named(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_meanwhile_is_named(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, answering_peer(it.broker.address, silence) as consumer:
         await consumer.heartbeat("c1", "g", {"t": "*"})
         waiting = asyncio.create_task(
@@ -374,7 +374,7 @@ async def filled(it: Cluster) -> None:
     it.broker.offsets.commit("g", "t", 0, 2)
 
 
-async def test_offsets_are_reset_by_time_and_by_place(tmp_path: Path) -> None:
+async def test_offsets_are_reset_by_time_and_by_offset(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await filled(it)
         assert await offsets_after(it) == {0: 0, 1: 0, 2: 0, 3: 0}
@@ -395,7 +395,7 @@ async def test_offsets_are_reset_by_time_and_by_place(tmp_path: Path) -> None:
         ({"queueId": "0", "offset": "9"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-async def test_a_reset_to_nowhere_is_refused(
+async def test_a_reset_to_an_invalid_offset_is_refused(
     tmp_path: Path, changes: dict[str, str], code: int
 ) -> None:
     async with cluster(tmp_path) as it:
@@ -405,7 +405,7 @@ async def test_a_reset_to_nowhere_is_refused(
         assert it.broker.offsets.find("g", "t", 0) == 2
 
 
-async def test_connected_consumers_are_told_of_a_reset(tmp_path: Path) -> None:
+async def test_connected_consumers_are_notified_of_a_reset(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path, useServerSideResetOffset="false") as it,
         answering_peer(it.broker.address, silence) as java,

@@ -116,7 +116,7 @@ def bodies(found: list[Popped]) -> list[bytes]:
 # -- sharing and acknowledging ---------------------------------------------------------------------
 
 
-async def test_consumers_share_one_queue_and_nobody_gets_what_another_has(tmp_path: Path) -> None:
+async def test_consumers_share_one_queue_without_getting_the_same_message(tmp_path: Path) -> None:
     async with scene(tmp_path) as it, peer_of(it.broker.address) as other:
         await it.send(*(b"%d" % each for each in range(10)))
         first = await pop(it.peer, count=4)
@@ -125,7 +125,7 @@ async def test_consumers_share_one_queue_and_nobody_gets_what_another_has(tmp_pa
         assert await pop(it.peer) == []
 
 
-async def test_only_what_lies_behind_the_first_unacknowledged_is_committed(tmp_path: Path) -> None:
+async def test_the_committed_offset_is_the_first_unacknowledged_message(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b", b"c")
         a, b, c = await pop(it.peer)
@@ -138,7 +138,7 @@ async def test_only_what_lies_behind_the_first_unacknowledged_is_committed(tmp_p
         assert it.committed() == 3
 
 
-async def test_a_pop_of_any_queue_names_places_that_handles_are_made_of(tmp_path: Path) -> None:
+async def test_a_pop_of_any_queue_returns_the_offsets_for_handles(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b", queue_id=1)
         await it.send(b"c", queue_id=3)
@@ -175,21 +175,21 @@ async def test_groups_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert bodies(await pop(it.peer, group="other")) == [b"a"]
 
 
-async def test_the_last_message_is_where_a_late_group_begins_if_it_wants(tmp_path: Path) -> None:
+async def test_a_new_group_may_start_at_the_last_message(tmp_path: Path) -> None:
     async with scene(tmp_path, initPopOffsetByCheckMsgInMem="false") as it:
         await it.send(b"a", b"b", b"c")
         assert bodies(await pop(it.peer, init_mode=1)) == [b"c"]
         assert bodies(await pop(it.peer, init_mode=0, group="other")) == [b"a", b"b", b"c"]
 
 
-async def test_a_group_that_pulled_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_group_that_pulled_before_continues_at_its_offset(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b", b"c")
         it.broker.offsets.commit(GROUP, TOPIC, 0, 2)
         assert bodies(await pop(it.peer)) == [b"c"]
 
 
-async def test_who_sets_the_offset_decides_where_the_group_goes_on(tmp_path: Path) -> None:
+async def test_a_group_continues_at_an_offset_that_was_set(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b", b"c")
         (a, *_) = await pop(it.peer)
@@ -200,7 +200,7 @@ async def test_who_sets_the_offset_decides_where_the_group_goes_on(tmp_path: Pat
         assert it.committed() == 1, "the old handle is worth nothing"
 
 
-async def test_a_topic_that_was_deleted_and_made_again_is_popped_from_its_start(
+async def test_a_topic_that_was_deleted_and_created_again_is_popped_from_its_start(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as it:
@@ -211,7 +211,7 @@ async def test_a_topic_that_was_deleted_and_made_again_is_popped_from_its_start(
         assert bodies(await pop(it.peer)) == [b"c", b"d", b"e"]
 
 
-async def test_what_a_filter_rejects_is_passed_over_and_committed(tmp_path: Path) -> None:
+async def test_messages_that_a_filter_rejects_are_skipped_and_committed(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"no", tags="x")
         await it.send(b"yes", tags="y")
@@ -223,7 +223,7 @@ async def test_what_a_filter_rejects_is_passed_over_and_committed(tmp_path: Path
         assert it.committed() == 4
 
 
-async def test_too_much_in_flight_stops_a_queue_until_something_is_acknowledged(
+async def test_the_in_flight_limit_of_a_queue_stops_pops_until_an_acknowledgement(
     tmp_path: Path,
 ) -> None:
     settings: dict[str, Any] = {
@@ -240,7 +240,7 @@ async def test_too_much_in_flight_stops_a_queue_until_something_is_acknowledged(
         assert bodies(await waiting) == [b"c"]
 
 
-async def test_what_all_groups_have_in_flight_is_bounded(
+async def test_the_messages_in_flight_of_all_groups_are_bounded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scene(tmp_path, popCkMaxBufferSize=8) as it:
@@ -262,7 +262,7 @@ async def test_what_all_groups_have_in_flight_is_bounded(
 # -- coming back -----------------------------------------------------------------------------------
 
 
-async def test_what_is_not_acknowledged_comes_back_with_its_origin(tmp_path: Path) -> None:
+async def test_an_unacknowledged_message_is_delivered_again_with_its_origin(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b")
         a, b = await pop(it.peer, invisible_ms=60_000)
@@ -309,7 +309,7 @@ async def test_a_message_of_the_first_form_is_still_found_beside_the_second(tmp_
         assert bodies(await revived(it)) == [b"a"]
 
 
-async def test_another_time_replaces_the_old_one_and_its_handle(tmp_path: Path) -> None:
+async def test_a_changed_invisible_time_invalidates_the_old_handle(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         (a,) = await pop(it.peer, invisible_ms=60_000)
@@ -331,7 +331,7 @@ async def test_another_time_replaces_the_old_one_and_its_handle(tmp_path: Path) 
         assert third.message.reconsume_count == 2
 
 
-async def test_what_is_never_acknowledged_ends_with_the_dead_letters(tmp_path: Path) -> None:
+async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=2)
         await it.peer.expect(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode(group))
@@ -354,7 +354,7 @@ async def test_what_is_never_acknowledged_ends_with_the_dead_letters(tmp_path: P
         assert await pop(it.peer) == []
 
 
-async def test_in_flight_and_done_survive_a_restart(tmp_path: Path) -> None:
+async def test_in_flight_messages_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
     pace = Pace()
     async with scene(tmp_path, pace) as it:
         await it.send(b"a", b"b", b"c", b"d")
@@ -366,7 +366,7 @@ async def test_in_flight_and_done_survive_a_restart(tmp_path: Path) -> None:
         assert sorted(bodies(await revived(it, 2))) == [b"a", b"c"]
 
 
-async def test_a_damaged_index_costs_repetitions_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_damaged_index_causes_only_repeated_deliveries(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b", b"c")
         a, _, c = await pop(it.peer)
@@ -393,7 +393,7 @@ async def test_an_ordered_queue_has_one_consumer_at_a_time(tmp_path: Path) -> No
         assert bodies(await pop(it.peer, order=True)) == [b"c"]
 
 
-async def test_an_ordered_batch_comes_again_whole_from_the_first_unacknowledged(
+async def test_an_ordered_batch_is_delivered_again_from_the_first_unacknowledged(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as it:
@@ -408,7 +408,7 @@ async def test_an_ordered_batch_comes_again_whole_from_the_first_unacknowledged(
         assert [one.count for one in thrice] == [2, 2]
 
 
-async def test_an_attempt_that_missed_its_answer_gets_it_again(tmp_path: Path) -> None:
+async def test_a_repeated_attempt_gets_the_same_messages(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         assert bodies(await pop(it.peer, order=True, attempt="x")) == [b"a"]
@@ -417,7 +417,7 @@ async def test_an_attempt_that_missed_its_answer_gets_it_again(tmp_path: Path) -
         assert await pop(it.peer, order=True, attempt="y") == []
 
 
-async def test_another_time_holds_an_ordered_queue(tmp_path: Path) -> None:
+async def test_a_changed_invisible_time_blocks_an_ordered_queue(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b")
         (a, _) = await pop(it.peer, order=True, invisible_ms=60_000)
@@ -441,7 +441,7 @@ async def test_order_survives_a_restart(tmp_path: Path) -> None:
         assert bodies(await pop(it.peer, order=True)) == [b"c"]
 
 
-async def test_who_waits_for_an_ordered_queue_is_woken_when_it_is_free(tmp_path: Path) -> None:
+async def test_a_pop_parked_for_an_ordered_queue_is_woken_when_it_is_free(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b")
         (a,) = await pop(it.peer, order=True, count=1, invisible_ms=60_000)
@@ -473,7 +473,7 @@ async def polling(it: Scene, queue_id: int = -1, group: str = GROUP) -> int:
     return int(answer.fields["pollingNum"])
 
 
-async def test_a_pop_waits_for_a_message_and_one_of_many_gets_it(tmp_path: Path) -> None:
+async def test_one_of_many_parked_pops_gets_a_message(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"first")
         await pop(it.peer)
@@ -495,7 +495,7 @@ async def test_a_pop_waits_for_a_message_and_one_of_many_gets_it(tmp_path: Path)
         assert await polling(it) == 0
 
 
-async def test_a_pop_of_one_queue_waits_for_that_queue(tmp_path: Path) -> None:
+async def test_a_pop_of_one_queue_is_parked_for_that_queue(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"x", queue_id=1)
         waiting = asyncio.create_task(pop(it.peer, poll_ms=POLL_MS, queue_id=0))
@@ -509,7 +509,7 @@ async def test_a_pop_of_one_queue_waits_for_that_queue(tmp_path: Path) -> None:
         assert bodies(await waiting) == [b"a"]
 
 
-async def test_what_comes_back_wakes_who_waits(tmp_path: Path) -> None:
+async def test_a_message_that_becomes_visible_wakes_a_parked_pop(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         await pop(it.peer, invisible_ms=60_000)
@@ -519,7 +519,7 @@ async def test_what_comes_back_wakes_who_waits(tmp_path: Path) -> None:
         assert bodies(await waiting) == [b"a"]
 
 
-async def test_the_end_of_the_broker_answers_who_waits(tmp_path: Path) -> None:
+async def test_parked_pops_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"x")
         await pop(it.peer)
@@ -548,7 +548,7 @@ async def test_a_notification_comes_with_the_first_message(tmp_path: Path) -> No
         assert at_once.fields["hasMsg"] == "false"
 
 
-async def test_a_look_takes_nothing(tmp_path: Path) -> None:
+async def test_a_peek_puts_nothing_in_flight(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "2"}
         await it.send(b"a", b"b", b"c")
@@ -561,7 +561,7 @@ async def test_a_look_takes_nothing(tmp_path: Path) -> None:
         assert nothing.code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_no_more_wait_than_the_settings_allow(tmp_path: Path) -> None:
+async def test_parked_pops_are_limited_by_the_settings(tmp_path: Path) -> None:
     async with scene(tmp_path, popPollingSize=0) as it:
         await it.send(b"x")
         await pop(it.peer)
@@ -611,7 +611,7 @@ async def test_a_bad_pop_is_refused(tmp_path: Path, changed: dict[str, str], cod
         ({"offset": "-1"}, ResponseCode.NO_MESSAGE),
     ],
 )
-async def test_a_bad_handle_is_refused_and_harms_nothing(
+async def test_a_bad_handle_is_refused_and_changes_nothing(
     tmp_path: Path, changed: dict[str, str], code: int
 ) -> None:
     async with scene(tmp_path) as it:
@@ -626,7 +626,7 @@ async def test_a_bad_handle_is_refused_and_harms_nothing(
 
 
 @pytest.mark.parametrize("order", [False, True])
-async def test_handles_with_a_log_offset_are_taken(tmp_path: Path, *, order: bool) -> None:
+async def test_handles_with_a_log_offset_are_accepted(tmp_path: Path, *, order: bool) -> None:
     """Apache's proxy appends the log offset of a message to its handle."""
 
     def as_of_a_proxy(one: Popped) -> Popped:
@@ -648,7 +648,7 @@ async def test_handles_with_a_log_offset_are_taken(tmp_path: Path, *, order: boo
 
 
 @pytest.mark.parametrize("bits", ["", "!", "A", "/" * 100_000])
-async def test_odd_bit_sets_acknowledge_nothing_they_do_not_name(tmp_path: Path, bits: str) -> None:
+async def test_malformed_bit_sets_acknowledge_nothing(tmp_path: Path, bits: str) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         (a,) = await pop(it.peer)

@@ -98,7 +98,7 @@ def test_an_attack_is_refused_and_logged_without_leaking(
     assert SECRET_KEY not in caplog.text
 
 
-def test_a_stranger_cannot_tell_an_unknown_account_from_a_wrong_secret() -> None:
+def test_an_unknown_account_and_a_wrong_secret_get_the_same_refusal() -> None:
     known = why_refused(request(RequestCode.GET_MAX_OFFSET, by=WRONG, topic="t"))
     unknown = why_refused(request(RequestCode.GET_MAX_OFFSET, by=UNKNOWN_ACCOUNT, topic="t"))
     assert known is not None
@@ -137,7 +137,7 @@ def test_the_white_list_of_an_account_is_no_signature_of_an_administrator(
     assert why_refused(request(code, by=ADMIN), "10.2.2.2:1") is None
 
 
-def test_a_field_that_old_clients_add_after_signing_is_let_pass() -> None:
+def test_a_field_that_old_clients_add_after_signing_is_accepted() -> None:
     command = request(RequestCode.QUERY_MESSAGE, topic="granted", key="k")
     command.ext_fields = dict(command.fields) | {UNSIGNED_FIELD: "true"}
     assert why_refused(command) is None
@@ -145,7 +145,7 @@ def test_a_field_that_old_clients_add_after_signing_is_let_pass() -> None:
     assert why_refused(signed) is None
 
 
-def test_traces_may_be_left_but_not_read() -> None:
+def test_traces_may_be_written_but_not_read() -> None:
     pull = request(RequestCode.PULL_MESSAGE, topic="RMQ_SYS_TRACE_TOPIC", consumerGroup="own")
     assert "RMQ_SYS_TRACE_TOPIC" in (why_refused(pull) or "")
 
@@ -167,7 +167,7 @@ READS = (
 
 
 @pytest.mark.parametrize("topic", INTERNAL)
-def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -> None:
+def test_a_permission_for_all_topics_excludes_the_brokers_own(topic: str) -> None:
     guard = Guard(rules, {7: MessageTopic(topic, "granted")}.get, Rights(trace_topic="my_traces"))
 
     def passes(command: Command) -> bool:
@@ -209,7 +209,7 @@ def test_a_long_body_in_a_loose_dialect_is_refused_before_it_is_read(
     assert "bytes that are no strict JSON" in caplog.text
 
 
-def test_a_connection_is_asked_by_the_rights_that_its_account_has_now() -> None:
+def test_a_parked_request_is_checked_by_the_current_rights() -> None:
     now = rules()
     guard = Guard(lambda: now, TOPICS.get)
     plain = "plain-account"

@@ -36,7 +36,7 @@ class Loop:
         return count
 
 
-def test_the_loop_looks_for_whoever_asked_a_moment_ago() -> None:
+def test_the_loop_polls_for_the_next_request_of_a_client() -> None:
     loop = Loop()
     loop.asked(0)
     assert not loop.planned, "who asks for the first time may be the last for long"
@@ -44,7 +44,7 @@ def test_the_loop_looks_for_whoever_asked_a_moment_ago() -> None:
     assert loop.looks(POLL_S / 10) in (10, 11, 12)
 
 
-def test_each_request_makes_it_look_on() -> None:
+def test_each_request_prolongs_polling() -> None:
     loop = Loop()
     loop.asked(0)
     for _ in range(50):
@@ -54,14 +54,14 @@ def test_each_request_makes_it_look_on() -> None:
     assert loop.looks(POLL_S) == 2
 
 
-def test_who_asks_now_and_then_is_not_looked_for() -> None:
+def test_rare_requests_are_not_polled_for() -> None:
     loop = Loop()
     for _ in range(50):
         loop.asked(2 * IMMEDIATE_S)
         assert not loop.planned
 
 
-def test_what_was_in_vain_is_not_tried_again_at_once() -> None:
+def test_polling_pauses_after_it_received_nothing() -> None:
     loop = Loop()
     loop.asked(0)
     looked = 0
@@ -72,7 +72,7 @@ def test_what_was_in_vain_is_not_tried_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, usable_processor_count()])
-def test_nobody_is_robbed_of_the_only_processor(count: int) -> None:
+def test_there_is_no_polling_on_a_single_processor(count: int) -> None:
     loop = Loop(count)
     loop.asked(0)
     loop.asked(IMMEDIATE_S / 2)

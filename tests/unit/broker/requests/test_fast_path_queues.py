@@ -62,7 +62,7 @@ async def test_queues_in_memory_do_not_count_as_mapped() -> None:
     side.close()
 
 
-async def test_of_mapped_queues_only_so_many_are_lent() -> None:
+async def test_the_number_of_mapped_queues_of_the_feed_is_limited() -> None:
     """Too many of them come back to the feed with the next message that the handlers store."""
     queue_count = 12
     side = side_with(queue_count, mappedQueueFilesMax=16)

@@ -23,7 +23,9 @@ def ago(seconds: float) -> float:
     return time.perf_counter() - seconds
 
 
-def test_a_slow_one_is_told_in_one_line_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_request_is_logged_in_one_line_with_its_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answer = Command(code=0)
     assert SlowLog().watch(PEER, SEND, answer, ago(2), 1000) is answer
     (record,) = caplog.records
@@ -69,7 +71,7 @@ async def test_a_failure_is_timed_and_passed_on(caplog: pytest.LogCaptureFixture
     assert len(caplog.records) == 1
 
 
-async def test_an_answer_that_nobody_awaits_is_taken_back_without_a_warning() -> None:
+async def test_a_response_that_is_not_awaited_is_cancelled_without_a_warning() -> None:
     async def work() -> Command:
         raise AssertionError("it must not run")
 
