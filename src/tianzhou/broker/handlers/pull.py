@@ -103,18 +103,14 @@ def _pull(deps: Deps, checked: CheckedPull) -> Command | Deferral:
     _, _, header, group, subscription, _ = checked
     config = deps.settings.config
     started_ms = deps.steady()
-    read = _read(deps, config, header, subscription, header.queue_offset)
-    code = _code_of(read, header.queue_offset)
-    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
+    read, code = _read(deps, config, header, subscription, header.queue_offset)
     if header.sys_flag & COMMIT_OFFSET:
         deps.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
     if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, checked):
         return PARKED
-    if code == ResponseCode.SUCCESS:
-        deps.on_messages(header, subscription, read.next_offset)
-    return _answer(deps, config, header, group, read, code, started_ms)
+    return _answer(deps, config, header, group, subscription, read, code, started_ms)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -208,7 +204,8 @@ def _read(
     header: PullMessageRequest,
     subscription: Subscription,
     queue_offset: int,
-) -> Read:
+) -> tuple[Read, int]:
+    """The messages from an offset on, and the response code."""
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
     if count < 1:
         raise RequestError(
@@ -216,7 +213,7 @@ def _read(
         )
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
-    return deps.store.read(
+    read = deps.store.read(
         header.topic,
         header.queue_id,
         queue_offset,
@@ -224,14 +221,12 @@ def _read(
         accept_tags=subscription.tags.matches if by_tags else None,
         accept_record=sql.accepts if sql is not None else None,
     )
-
-
-def _code_of(read: Read, queue_offset: int) -> int:
+    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     code = _CODES.get(read.status)
     if code is None:
         # The queue is empty: a pull waits at offset 0, any other offset is wrong.
-        return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
-    return code
+        code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    return read, code
 
 
 def _moved_by_reset(deps: Deps, header: PullMessageRequest, queue_offset: int) -> Command | None:
@@ -240,7 +235,7 @@ def _moved_by_reset(deps: Deps, header: PullMessageRequest, queue_offset: int) -
     wanted = deps.offsets.take_reset(group, topic, queue_id)
     if wanted is None or wanted == queue_offset:
         return None
-    log.info("group %s: goes on at %d in topic %s queue %d, as it was reset",
+    log.info("group %s: continues at %d in topic %s queue %d, as it was reset",
              group, wanted, topic, queue_id)  # fmt: skip
     deps.stats.pulls_missed += 1
     return Command(
@@ -263,12 +258,14 @@ def _answer(
     config: BrokerConfig,
     header: PullMessageRequest,
     group: SubscriptionGroupConfig,
+    subscription: Subscription,
     read: Read,
     code: int,
     started_ms: int,
 ) -> Command:
     body = b""
     if code == ResponseCode.SUCCESS:
+        deps.on_messages(header, subscription, read.next_offset)
         body = b"".join(read.records)
         deps.stats.delivered(
             header.topic, header.consumer_group, len(read.records), len(body), header.queue_id,
@@ -355,15 +352,11 @@ def _retry_parked(
     is_due: bool,
 ) -> Command | None:
     """The response to a parked pull; None if it stays parked."""
-    header = parked.request.header
+    header, subscription = parked.request.header, parked.request.subscription
     started_ms = deps.steady()
-    read = _read(deps, config, header, parked.request.subscription, parked.queue_offset)
-    code = _code_of(read, parked.queue_offset)
+    read, code = _read(deps, config, header, subscription, parked.queue_offset)
     nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     if nothing_yet and not is_due:
         parked.queue_offset = max(parked.queue_offset, read.next_offset)
         return None
-    if code == ResponseCode.SUCCESS:
-        deps.on_messages(header, parked.request.subscription, read.next_offset)
-    return _answer(deps, config, header, group, read, code, started_ms)
+    return _answer(deps, config, header, group, subscription, read, code, started_ms)
