@@ -91,7 +91,7 @@ def decode_columns(
 ) -> tuple[int, list[Any]] | None:
     """The number of records, and the Arrow buffers of each wanted column.
 
-    None if the kernel declines; the version with numpy is `spark/columns/without_kernel.py`.
+    None if the kernel declines; `spark/columns/without_kernel.py` decodes them then.
     """
     return native.decode_columns(buffer, starts, names, check_crc) if native else None
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import Any, cast
+from typing import Annotated, Any
+
+import msgspec
 
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError
@@ -25,8 +27,6 @@ START = "start"
 DELETED = "have been deleted by the broker"
 BEYOND_END = "are not there, the queue ends before"
 NOT_YET = "are not there yet"
-_EARLIEST, _LATEST = -2, -1
-_OFFSET_MAX = 2**63 - 1
 _PARTITIONS_AIM = 16
 _PARTITION_COUNT_MIN = 32_768
 """Ranges of fewer messages are not split unless the options require it."""
@@ -51,6 +51,12 @@ class AtTime:
 
 OffsetSpec = NamedOffset | AtTime | int
 """Where to begin or end in a queue, before it is resolved to a queue offset."""
+
+_NAMED = {each.value: each for each in NamedOffset}
+_NUMBERED = {-2: NamedOffset.EARLIEST, -1: NamedOffset.LATEST}
+_Offset = Annotated[int, msgspec.Meta(ge=min(_NUMBERED), le=2**63 - 1)]
+_DOCUMENT = dict[str, dict[str, dict[Annotated[str, msgspec.Meta(pattern=r"\A[0-9]+\Z")], _Offset]]]
+"""Queue offsets by topic, broker and queue id, as in options and checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,53 +116,40 @@ class LostRange:
 
 def starting_specs(options: ReadingOptions, default: NamedOffset) -> OffsetSpecs:
     """Where reading begins. Raises ConfigError."""
-    if options.starting_timestamp is not None:
-        return OffsetSpecs(AtTime(options.starting_timestamp), {})
-    if options.starting_offsets_by_timestamp:
-        return _by_time(
-            "startingOffsetsByTimestamp",
-            options.starting_offsets_by_timestamp,
-            NamedOffset.EARLIEST,
-        )
-    return _offset_specs(
-        "startingOffsets", options.starting_offsets or default.value, NamedOffset.EARLIEST
+    return _specs(
+        "starting",
+        options.starting_offsets or default.value,
+        options.starting_timestamp,
+        options.starting_offsets_by_timestamp,
+        NamedOffset.EARLIEST,
     )
 
 
 def ending_specs(options: ReadingOptions) -> OffsetSpecs:
     """Where reading ends. Raises ConfigError."""
-    if options.ending_timestamp is not None:
-        return OffsetSpecs(AtTime(options.ending_timestamp), {})
-    if options.ending_offsets_by_timestamp:
-        return _by_time(
-            "endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, NamedOffset.LATEST
-        )
-    return _offset_specs("endingOffsets", options.ending_offsets, NamedOffset.LATEST)
+    return _specs(
+        "ending",
+        options.ending_offsets,
+        options.ending_timestamp,
+        options.ending_offsets_by_timestamp,
+        NamedOffset.LATEST,
+    )
 
 
-def _offset_specs(name: str, text: str, default: NamedOffset) -> OffsetSpecs:
-    for edge in NamedOffset:
-        if text.strip().lower() == edge.value:
-            return OffsetSpecs(edge, {})
-    numbers = _read(name, text)
-    specs = {queue: _offset_spec(name, number) for queue, number in numbers.items()}
-    return OffsetSpecs(default, specs, name)
-
-
-def _offset_spec(name: str, number: int) -> OffsetSpec:
-    if number == _EARLIEST:
-        return NamedOffset.EARLIEST
-    if number == _LATEST:
-        return NamedOffset.LATEST
-    if number < 0:
-        raise ConfigError(f"option {name}: {number} is not an offset; -2 is earliest, -1 is latest")
-    return number
-
-
-def _by_time(name: str, text: str, default: NamedOffset) -> OffsetSpecs:
-    specs: dict[Queue, OffsetSpec] = {
-        queue: AtTime(time) for queue, time in _read(name, text).items()
-    }
+def _specs(
+    edge: str, text: str, time_ms: int | None, times: str, default: NamedOffset
+) -> OffsetSpecs:
+    specs: dict[Queue, OffsetSpec]
+    if time_ms is not None:
+        return OffsetSpecs(AtTime(time_ms), {})
+    if times:
+        name = f"{edge}OffsetsByTimestamp"
+        specs = {queue: AtTime(time) for queue, time in _read(name, times).items()}
+        return OffsetSpecs(default, specs, name)
+    if text in _NAMED:
+        return OffsetSpecs(_NAMED[text], {})
+    name = f"{edge}Offsets"
+    specs = {queue: _NUMBERED.get(number, number) for queue, number in _read(name, text).items()}
     return OffsetSpecs(default, specs, name)
 
 
@@ -183,33 +176,6 @@ def beyond_end(specs: OffsetSpecs, bounds: Mapping[Queue, Bounds]) -> list[LostR
     ]
 
 
-def parse_assign(text: str) -> frozenset[Queue]:
-    """The queues that `{"topic": {"broker": [0, 1]}}` names. Raises ConfigError."""
-    wrong = f'option assign: {text!r} cannot be used, {{"topic": {{"broker": [0, 1]}}}} expected'
-    try:
-        document = json.loads(text)
-    except ValueError as e:
-        raise ConfigError(wrong) from e
-    queues: set[Queue] = set()
-    for topic, brokers in _items(document, wrong):
-        for broker, numbers in _items(brokers, wrong):
-            if not isinstance(numbers, list):
-                raise ConfigError(wrong)
-            for number in cast(list[object], numbers):
-                if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                    raise ConfigError(wrong)
-                queues.add(Queue(topic, broker, number))
-    if not queues:
-        raise ConfigError(wrong)
-    return frozenset(queues)
-
-
-def _items(document: object, wrong: str) -> Iterable[tuple[str, object]]:
-    if not isinstance(document, dict):
-        raise ConfigError(wrong)
-    return cast(dict[str, object], document).items()
-
-
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
@@ -224,24 +190,16 @@ def document_of(positions: Mapping[Queue, int]) -> dict[str, dict[str, dict[str,
 
 def positions_of(document: object) -> Positions:
     """The inverse of `document_of`. Raises ConfigError for anything else."""
-    wrong = f"{str(document)[:200]} is not a map of queue offsets"
-    positions: Positions = {}
-    for topic, brokers in _items(document, wrong):
-        for broker, numbers in _items(brokers, wrong):
-            for queue_id, number in _items(numbers, wrong):
-                if not (queue_id.isascii() and queue_id.isdigit()):
-                    raise ConfigError(wrong)
-                if not isinstance(number, int) or isinstance(number, bool):
-                    raise ConfigError(wrong)
-                if not _EARLIEST <= number <= _OFFSET_MAX:
-                    raise ConfigError(wrong)
-                positions[Queue(topic, broker, int(queue_id))] = number
-    return positions
-
-
-def start_mark(text: str) -> dict[str, str]:
-    """The initial offset of every stream."""
-    return {START: text}
+    try:
+        positions = msgspec.convert(document, _DOCUMENT)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"{str(document)[:200]} is not a map of queue offsets: {e}") from e
+    return {
+        Queue(topic, broker, int(queue_id)): number
+        for topic, brokers in positions.items()
+        for broker, numbers in brokers.items()
+        for queue_id, number in numbers.items()
+    }
 
 
 def is_start(document: Mapping[str, Any]) -> bool:

@@ -15,8 +15,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
+from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.acl import Credentials
@@ -33,6 +36,7 @@ _TRIGGER_DELAY_MS = 15 * _DURATION_MS["m"]
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SIZE_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _NAMED_OFFSETS = ("earliest", "latest", "committed")
+_ASSIGN = dict[str, dict[str, list[Annotated[int, msgspec.Meta(ge=0)]]]]
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -150,6 +154,23 @@ def parse_keys(text: str) -> tuple[str, ...]:
     return keys
 
 
+def parse_assign(text: str) -> frozenset[Queue]:
+    """The queues that `{"topic": {"broker": [0, 1]}}` names. Raises ValueError for none."""
+    try:
+        document = msgspec.json.decode(text, type=_ASSIGN)
+    except msgspec.MsgspecError:
+        document = {}
+    queues = frozenset(
+        Queue(topic, broker, queue_id)
+        for topic, brokers in document.items()
+        for broker, queue_ids in brokers.items()
+        for queue_id in queue_ids
+    )
+    if not queues:
+        raise ValueError('{"topic": {"broker": [0, 1]}} is expected')
+    return queues
+
+
 def parse_pattern(text: str) -> str:
     """A regular expression. Raises ValueError."""
     try:
@@ -262,7 +283,7 @@ class ReadingOptions:
 
     subscribe: tuple[str, ...] = parsed((), parse_names)
     subscribe_pattern: str = parsed("", parse_pattern)
-    assign: str = ""  # {"topic": {"broker": [0, 1]}}
+    assign: frozenset[Queue] = parsed(frozenset(), parse_assign)  # {"topic": {"broker": [0, 1]}}
     # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
     starting_offsets: str = parsed("", parse_offsets)
     ending_offsets: str = parsed("latest", parse_offsets)
@@ -305,6 +326,17 @@ class ReadingOptions:
         if self.ending_offsets == "earliest":
             raise ConfigError("option endingOffsets: a batch cannot end at earliest")
 
+    def selects(self, queue: Queue) -> bool:
+        """Whether a queue is one of those to read."""
+        if self.subscribe_pattern:
+            return re.fullmatch(self.subscribe_pattern, queue.topic) is not None
+        return queue in self.assign or queue.topic in self.subscribe
+
+    @property
+    def pushes_tags(self) -> bool:
+        """Whether conditions on tags may be pushed: not beside a filter of the options."""
+        return not self.tags
+
     @property
     def pushes_down(self) -> bool:
         """Whether the source evaluates filters; by default only where Spark supports it safely."""
@@ -334,6 +366,10 @@ class SourceOptions(ClusterOptions, ReadingOptions):
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least and most and least > most:
             raise ConfigError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+
+    @property
+    def pushes_tags(self) -> bool:
+        return not (self.tags or self.sql)
 
     def for_batch(self) -> "SourceOptions":
         """These options, checked for a batch. Raises ConfigError."""

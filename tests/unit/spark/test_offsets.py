@@ -45,11 +45,12 @@ def test_starts_that_make_no_sense_are_refused(text: str) -> None:
         offsets.starting_specs(options(startingOffsets=text), NamedOffset.LATEST)
 
 
-def test_assigned_queues_are_named_one_by_one() -> None:
-    assert offsets.parse_assign('{"t": {"b": [0, 1]}}') == {ZERO, ONE}
+def test_assign_names_single_queues() -> None:
+    given = {"nameServer": "a:1", "assign": '{"t": {"b": [0, 1]}}'}
+    assert read_options(SourceOptions, given).assign == {ZERO, ONE}
     for text in ("", "{}", '{"t": [0]}', '{"t": {"b": 0}}', '{"t": {"b": [-1]}}'):
         with pytest.raises(ConfigError, match="option assign"):
-            offsets.parse_assign(text)
+            read_options(SourceOptions, given | {"assign": text})
 
 
 def test_a_new_queue_without_its_beginning_is_no_loss() -> None:

@@ -49,7 +49,7 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"subscrieb": "x"}, "unknown option subscrieb, did you mean subscribe?"),
         ({"subscribe": "x", "zzz": ""}, "unknown option zzz; known are accessKey"),
         ({"subscribe": " , "}, "option subscribe: ' , ' cannot be used"),
-        ({"subscribe": "x", "assign": "{}"}, "one of the options subscribe"),
+        ({"subscribe": "x", "assign": '{"t": {"b": [0]}}'}, "one of the options subscribe"),
         ({"subscribePattern": "("}, "not a regular expression"),
         ({"subscribe": "x", "keys": " || "}, "at least one key is expected"),
         ({"subscribe": "x", "minPartitions": "0"}, "a whole number of at least 1"),

@@ -1,9 +1,9 @@
 """Decodes records into Arrow batches of the wanted columns, at most 8,192 rows each.
 
 The compiled kernel fills the buffers of the arrays; without it, and for records that it declines,
-`without_kernel.py` does the same with numpy. This module adds what both leave out: decompression of
-bodies, numbers stored as text in properties, and the column `value`. A value that cannot be decoded
-is null in its row and counted (`malformed.py`).
+`without_kernel.py` decodes one message after the other. This module adds what both leave out:
+decompression of bodies, numbers stored as text in properties, and the column `value`. A value that
+cannot be decoded is null in its row and counted (`malformed.py`).
 """
 
 import json
@@ -57,8 +57,6 @@ _TIMES = ("bornTimestamp", "storeTimestamp")
 _TIME_MIN_US = -62_135_510_400_000_000
 _TIME_MAX_US = 253_402_128_000_000_000
 """From the second day of year 1 to the last of 9999: Python supports these years in any zone."""
-_INT_NAMES = ("queueId", "reconsumeTimes", "sysFlag", "flag", "storeSize", "bodyCrc")
-_LONG_NAMES = ("queueOffset", "physicalOffset", "preparedOffset", *_TIMES)
 _STATES = {
     TRANSACTION_PREPARED: "prepared",
     TRANSACTION_COMMIT: "commit",
@@ -77,28 +75,26 @@ def decode_arrays(
 ) -> list[pa.Array]:
     """One array per name, as defined in `without_kernel.py`. Raises RecordError."""
     raw_starts = None if starts is None else starts.astype(np.int64).tobytes()
-    found = kernel.decode_columns(buffer, raw_starts, names, check_crc)
-    if found is None:
+    decoded = kernel.decode_columns(buffer, raw_starts, names, check_crc)
+    if decoded is None:
         return without_kernel.columns(buffer, starts, names, check_crc)
-    count, parts = found
-    return [_array(name, part, count) for name, part in zip(names, parts, strict=True)]
+    count, buffers = decoded
+    return [_array(name, each, count) for name, each in zip(names, buffers, strict=True)]
 
 
 def _array(name: str, part: Any, count: int) -> pa.Array:  # noqa: ANN401 - bytes or a tuple of them
-    if name in _INT_NAMES:
-        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(part)])
-    if name in _LONG_NAMES:
-        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(part)])
+    kind = without_kernel.FIELDS[name][0] if name in without_kernel.FIELDS else pa.string()
+    if kind in (pa.int32(), pa.int64()):
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(part)])
     if name == "keys":
         ends, *texts = part
-        values = _texts(pa.string(), (None, *texts))
-        return pa.ListArray.from_arrays(_ends(ends), values)
+        return pa.ListArray.from_arrays(_ends(ends), _texts(pa.string(), (None, *texts)))
     if name == "properties":
         ends, name_ends, names, value_ends, values = part
         keys = _texts(pa.string(), (None, name_ends, names))
         items = _texts(pa.string(), (None, value_ends, values))
         return pa.MapArray.from_arrays(_ends(ends), keys, items)
-    return _texts(pa.binary() if name == "body" else pa.string(), part)
+    return _texts(kind, part)
 
 
 def _texts(kind: pa.DataType, part: tuple[bytes | None, bytes, bytes]) -> pa.Array:

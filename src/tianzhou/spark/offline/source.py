@@ -9,12 +9,12 @@ minute; messages without entries are read from the tail of the log.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tianzhou.client.queues import Queue
@@ -36,9 +36,8 @@ from tianzhou.spark.offsets import (
     Range,
 )
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
-from tianzhou.spark.push_down import NO_FILTERS
-from tianzhou.spark.python_worker import TaskPayload, init_worker
-from tianzhou.spark.source.batch import narrowed
+from tianzhou.spark.python_worker import init_worker
+from tianzhou.spark.source.batch import PlannedReader, PushesFilters, narrowed
 from tianzhou.store.files.checkpoint import read_checkpoint
 from tianzhou.store.files.real_disk import RealDisk
 
@@ -69,21 +68,8 @@ class StoreSource(DataSource):
         return PushingReader(options, schema)
 
 
-class StoreReader(TaskPayload, DataSourceReader):
-    """Plans on the driver; executors must have access to the same files."""
-
-    def __init__(self, options: StoreOptions, wanted: StructType) -> None:
-        """Raises ConfigError."""
-        options.check_batch()
-        self._options = options
-        self._wanted = wanted
-        self._pushed = NO_FILTERS
-        Decoder.of(wanted, options)
-        self._assigned = (
-            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
-        )
-        self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
-        self._ending = offsets.ending_specs(options)
+class StoreReader(PlannedReader[StoreOptions]):
+    """Reads a store directory; executors must have access to the same files."""
 
     def _files(self) -> StoreFiles:
         assert self._options.path is not None  # the options require it
@@ -141,7 +127,7 @@ class StoreReader(TaskPayload, DataSourceReader):
             pattern = re.compile(options.subscribe_pattern)
             topics = [topic for topic in there if pattern.fullmatch(topic)]
         else:
-            topics = list(options.subscribe) or sorted({queue.topic for queue in self._assigned})
+            topics = list(options.subscribe) or sorted({queue.topic for queue in options.assign})
             missing = [topic for topic in topics if topic not in there]
             if missing and not files.is_open:
                 raise ConfigError(f"topic {missing[0]}: no queues in {options.path}")
@@ -150,7 +136,7 @@ class StoreReader(TaskPayload, DataSourceReader):
             for topic in topics
             for queue_id in files.queue_ids(topic)
         ]
-        return [queue for queue in queues if not self._assigned or queue in self._assigned]
+        return [queue for queue in queues if options.selects(queue)]
 
     def _planned(
         self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Positions, end: Positions
@@ -174,7 +160,7 @@ class StoreReader(TaskPayload, DataSourceReader):
         if derived is None:
             return []
         pushed = self._pushed
-        known = dict.fromkeys([*self._starting.named, *self._assigned], 0) | {
+        known = dict.fromkeys([*self._starting.named, *self._options.assign], 0) | {
             queue: held.high for queue, held in bounds.items()
         }
         wanted = {
@@ -197,12 +183,7 @@ class StoreReader(TaskPayload, DataSourceReader):
 
     def _chooses(self, queue: Queue) -> bool:
         """Whether the options select a queue that has no files yet."""
-        options = self._options
-        if queue.broker_name != options.broker_name:
-            return False
-        if options.subscribe_pattern:
-            return re.fullmatch(options.subscribe_pattern, queue.topic) is not None
-        return queue in self._assigned or queue.topic in options.subscribe
+        return queue.broker_name == self._options.broker_name and self._options.selects(queue)
 
     def _tail_topics(self) -> tuple[frozenset[str], str]:
         """The topics, or a pattern of topics, that may have queues without queue files.
@@ -216,7 +197,7 @@ class StoreReader(TaskPayload, DataSourceReader):
         named = (
             Queue(topic, options.broker_name, 0) for topic in pushed.topics or options.subscribe
         )
-        wanted = (queue for queue in named if not self._assigned and self._chooses(queue))
+        wanted = (queue for queue in named if not options.assign and self._chooses(queue))
         return frozenset(queue.topic for queue in wanted if pushed.may_match(queue)), ""
 
     # -- reading -----------------------------------------------------------------------------------
@@ -243,12 +224,8 @@ class StoreReader(TaskPayload, DataSourceReader):
         return replace(Decoder.of(self._wanted, self._options, self._pushed), with_log_offsets=True)
 
 
-class PushingReader(StoreReader):
-    """With filter push-down; a separate class, because Spark rejects it where that is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._pushed, remaining = push_down.push(filters, tags=not self._options.tags)
-        return remaining
+class PushingReader(PushesFilters[StoreOptions], StoreReader):
+    """Reads a store directory, with filter push-down."""
 
 
 # -- helpers ---------------------------------------------------------------------------------------

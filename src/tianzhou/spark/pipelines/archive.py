@@ -10,15 +10,15 @@ Spark does not read them, and the next run writes their messages again.
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import parse_names, parse_pattern, parsed
 from tianzhou.spark.parquet_options import PARQUET
 from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHECKPOINT = "_checkpoint"
 _BATCHES_REMEMBERED = 100_000
@@ -46,11 +46,8 @@ class Options(PipelineOptions):
             raise ConfigError("one of the options topics and pattern is needed")
 
 
-def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
+def run(spark: SparkSession, options: Options, *, stop: threading.Event = NEVER) -> Outcome:
     """Archive the messages not archived yet, until caught up or stopped."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as f
-
     chosen = (
         {"subscribe": ",".join(options.topics)}
         if options.topics

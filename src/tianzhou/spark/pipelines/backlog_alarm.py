@@ -14,16 +14,16 @@ Thresholds come from the table of rules, else from the options.
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
 from tianzhou.spark.pipelines.alarms import Rule
 from tianzhou.spark.pipelines.cluster import Committed, Extent, Members
 from tianzhou.spark.pipelines.common import NEVER, Outcome, frame_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 KIND = "backlog"
 
@@ -33,7 +33,7 @@ class Options(AlarmOptions):
     """Options of `backlog-alarm`."""
 
 
-def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
+def run(spark: SparkSession, options: Options, *, stop: threading.Event = NEVER) -> Outcome:
     """Check all groups, once or until stopped."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
@@ -76,14 +76,12 @@ def subscriptions_of(
 
 
 def backlogs(
-    spark: "SparkSession",
+    spark: SparkSession,
     subscriptions: Iterable[Subscription],
     committed: Iterable[Committed],
     held: Iterable[Extent],
-) -> "DataFrame":
+) -> DataFrame:
     """The backlog by group and topic, over all queues of the topic."""
-    from pyspark.sql import functions as f
-
     queue = "topic string, brokerName string, queueId int"
     due = frame_of(spark, subscriptions, "consumerGroup string, topic string").join(
         frame_of(spark, held, f"{queue}, begin long, end long"), "topic"

@@ -2,18 +2,23 @@
 
 import re
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from tianzhou.errors import ConfigError, PipelineError
-from tianzhou.spark.options import ClusterOptions, option_name, parsed
+from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
+    Py4JError,
+)
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tianzhou.errors import PipelineError
+from tianzhou.spark.options import ClusterOptions, option_name, parsed
+from tianzhou.spark.schema import BY_NAME
 
 DATABASE = "sqlite:///tianzhou-pipelines.db"
 TODAY, YESTERDAY = "today", "yesterday"
@@ -60,11 +65,6 @@ class Outcome:
 @contextmanager
 def short_errors() -> Generator[None]:
     """Convert errors of Spark, with pages of stack traces, to a PipelineError of one line."""
-    from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
-        Py4JError,
-    )
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except (Py4JError, PySparkException) as e:
@@ -169,28 +169,22 @@ class DayOptions(PipelineOptions):
 
 
 def messages(
-    spark: "SparkSession",
+    spark: SparkSession,
     options: PipelineOptions,
     topics: Iterable[str],
     columns: str,
     *,
     day: Day | None = None,
     since_ms: int | None = None,
-    more: Mapping[str, str] | None = None,
-) -> "DataFrame":
+) -> DataFrame:
     """The messages of topics, with the named columns; optionally of one day.
 
     Times are options of the source, to read no other messages, and also a condition, since messages
     stored while a broker's clock was set back lie between others.
     """
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructField, StructType
-
-    from tianzhou.spark.schema import BY_NAME
-
     names = [name.strip() for name in columns.split(",")]
     schema = StructType([StructField(name, BY_NAME[name].spark_type) for name in names])
-    reader = spark.read.format("rocketmq").options(**options.for_spark(), **(more or {}))
+    reader = spark.read.format("rocketmq").options(**options.for_spark())
     if day is not None:
         since_ms = day.begin_ms
         reader = reader.option("endingTimestamp", day.end_ms)
@@ -203,15 +197,7 @@ def messages(
     return found if day is None else found.where(at < f.lit(day.end))
 
 
-def frame_of(spark: "SparkSession", rows: Iterable[tuple[object, ...]], schema: str) -> "DataFrame":
+def frame_of(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: str) -> DataFrame:
     """A small data frame from rows of the driver."""
     made: DataFrame = spark.createDataFrame(list(rows), schema)  # pyright: ignore[reportUnknownMemberType] - its overloads name pandas
     return made
-
-
-def require_topics(topics: Iterable[str], what: str) -> list[str]:
-    """Raises ConfigError if there are none."""
-    found = sorted(topics)
-    if not found:
-        raise ConfigError(f"{what}: no topics")
-    return found

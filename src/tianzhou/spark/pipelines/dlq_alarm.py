@@ -7,7 +7,10 @@ The notice shows the last ones: key or id, number of deliveries, beginning of th
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 
 from tianzhou.names import DLQ_TOPIC_PREFIX
 from tianzhou.spark.options import parsed
@@ -20,9 +23,6 @@ from tianzhou.spark.pipelines.alarm_rounds import (
 )
 from tianzhou.spark.pipelines.alarms import Rule
 from tianzhou.spark.pipelines.common import NEVER, Outcome, messages, moment
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 KIND = "dlq"
 _BODY_CHARACTERS = 120
@@ -40,7 +40,7 @@ class Options(AlarmOptions):
     samples: int = parsed(3, parse_whole)  # dead letters shown in a notice
 
 
-def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
+def run(spark: SparkSession, options: Options, *, stop: threading.Event = NEVER) -> Outcome:
     """Check the dead letters of all groups, once or until stopped."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
@@ -56,13 +56,8 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
     return run_rounds(spark, options, KIND, observe, stop=stop)
 
 
-def counts(
-    letters: "DataFrame", windows_s: Iterable[int], now_ms: int, sample_max: int
-) -> "DataFrame":
+def counts(letters: DataFrame, windows_s: Iterable[int], now_ms: int, sample_max: int) -> DataFrame:
     """Numbers of dead letters by dead-letter topic and original topic, for each window length."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     since = {window_s: moment(now_ms - window_s * 1000) for window_s in sorted(windows_s)}
     at = f.col("storeTimestamp")
     sample = f.struct(

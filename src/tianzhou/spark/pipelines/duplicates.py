@@ -8,17 +8,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import Connection, delete
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 
 from tianzhou.clock import wall_ms
 from tianzhou.spark.options import parse_names, parsed
 from tianzhou.spark.pipelines import cluster, tables
 from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 COPIES_MAX = 100
 
@@ -38,35 +36,28 @@ class Options(DayOptions):
     by: By = By.KEY  # key or msgId
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: SparkSession, options: Options) -> Outcome:
     """Find duplicates of the days of the options."""
     topics = list(options.topics) or cluster.topics(options)
-    row_count = 0
-    if topics:
-        engine = tables.open_database(options.database)
-        try:
-            for day in options.spans(wall_ms()):
-                found = find(spark, options, topics, day)
-                with engine.begin() as connection:
-                    row_count += _save(connection, found, options.by, topics, day.name)
-        finally:
-            engine.dispose()
+    days = options.spans(wall_ms()) if topics else []
+    row_count = sum(_run_day(spark, options, topics, day) for day in days)
     return Outcome(row_count, f"by {options.by}")
 
 
-def find(spark: "SparkSession", options: Options, topics: list[str], day: Day) -> list[Any]:
-    """The duplicates of a day."""
+def _run_day(spark: SparkSession, options: Options, topics: list[str], day: Day) -> int:
     token = "keys" if options.by is By.KEY else "msgId"
     columns = f"topic, brokerName, queueId, queueOffset, storeTimestamp, {token}"
     stored = messages(spark, options, topics, columns, day=day)
-    return copies(stored, options.by).collect()
+    found = copies(stored, options.by).collect()
+    table, by = tables.duplicates, options.by
+    before = (table.c.day == day.name) & (table.c.by == by.value) & table.c.topic.in_(topics)
+    with tables.transaction(options.database) as connection:
+        rows = duplicate_rows(found, by, day.name, wall_ms())
+        return tables.replace(connection, table, before, rows)
 
 
-def copies(stored: "DataFrame", by: By) -> "DataFrame":
+def copies(stored: DataFrame, by: By) -> DataFrame:
     """Tokens that occur more than once, with the positions of the first copies."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     # A message with the same key twice is one copy.
     token = f.explode(f.array_distinct("keys")) if by is By.KEY else f.col("msgId")
     order = ["brokerName", "queueId", "queueOffset"]
@@ -79,13 +70,6 @@ def copies(stored: "DataFrame", by: By) -> "DataFrame":
         .agg(f.count(f.lit(1)).alias("copyCount"), f.collect_list("copy").alias("copies"))
         .where("copyCount > 1")
     )
-
-
-def _save(connection: Connection, found: Iterable[Any], by: By, topics: list[str], day: str) -> int:
-    table = tables.duplicates
-    mine = (table.c.day == day) & (table.c.by == by.value) & table.c.topic.in_(topics)
-    connection.execute(delete(table).where(mine))
-    return tables.upsert(connection, table, duplicate_rows(found, by, day, wall_ms()))
 
 
 def duplicate_rows(found: Iterable[Any], by: By, day: str, now_ms: int) -> list[dict[str, object]]:

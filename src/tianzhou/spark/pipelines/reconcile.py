@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import Engine, TableClause, column, delete, select, table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from sqlalchemy import Engine, TableClause, column, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
 from tianzhou.client.database import idempotence, outbox, sql
@@ -26,9 +28,6 @@ from tianzhou.spark import database
 from tianzhou.spark.options import parse_duration_ms, parse_names, parsed
 from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.common import Outcome, PipelineOptions, frame_of, messages, moment
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MISSING, EXTRA = "missing", "extra"
 
@@ -69,34 +68,27 @@ class Options(PipelineOptions):
         return f"{self.against} {self.group or ','.join(self.topics)}"[:128]
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: SparkSession, options: Options) -> Outcome:
     """Compare, and replace previous results."""
     now_ms = wall_ms()
     begin_ms, end_ms = now_ms - options.since, now_ms - options.settle
     recorded = _recorded(options, begin_ms, end_ms)
-    logged = _logged(spark, options, begin_ms, now_ms)
+    logged = _logged(spark, options, begin_ms)
     found = differences(
         frame_of(spark, ((each,) for each in recorded), "token string"),
         logged,
         outbox=options.against is Against.OUTBOX,
         end=moment(end_ms),
     ).collect()
-    engine = tables.open_database(options.database)
-    try:
-        with engine.begin() as connection:
-            kept = tables.reconciliation
-            connection.execute(delete(kept).where(kept.c.name == options.name))
-            tables.upsert(connection, kept, finding_rows(found, options.name, now_ms))
-    finally:
-        engine.dispose()
+    results, rows = tables.reconciliation, finding_rows(found, options.name, now_ms)
+    with tables.transaction(options.database) as connection:
+        tables.replace(connection, results, results.c.name == options.name, rows)
     missing = sum(row.finding == MISSING for row in found)
     return Outcome(len(found), f"{missing} missing, {len(found) - missing} extra")
 
 
-def _logged(spark: "SparkSession", options: Options, begin_ms: int, now_ms: int) -> "DataFrame":
+def _logged(spark: SparkSession, options: Options, begin_ms: int) -> DataFrame:
     """Tokens of the log with their store times."""
-    from pyspark.sql import functions as f
-
     columns = "storeTimestamp, msgId, keys, properties"
     stored = messages(spark, options, options.topics, columns, since_ms=begin_ms)
     if options.against is Against.OUTBOX:
@@ -107,11 +99,9 @@ def _logged(spark: "SparkSession", options: Options, begin_ms: int, now_ms: int)
 
 
 def differences(
-    recorded: "DataFrame", logged: "DataFrame", *, outbox: bool, end: datetime
-) -> "DataFrame":
+    recorded: DataFrame, logged: DataFrame, *, outbox: bool, end: datetime
+) -> DataFrame:
     """Tokens of only one side; those only in the log must be stored before `end`."""
-    from pyspark.sql import functions as f
-
     log = logged.groupBy("token").agg(f.min("storeTimestamp").alias("storedAt"))
     both = recorded.distinct().withColumn("recorded", f.lit(True)).join(log, "token", "full_outer")
     only_recorded = both.where("storedAt IS NULL").select(

@@ -6,15 +6,15 @@ messages in the order of their store times.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from tianzhou.errors import ConfigError
 from tianzhou.protocol import properties
 from tianzhou.spark.options import parse_names, parse_time_ms, parsed
 from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tianzhou.spark.schema import COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,8 @@ class Options(PipelineOptions):
             raise ConfigError("the option path is needed: where the archive is")
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: SparkSession, options: Options) -> Outcome:
     """Send the selected messages."""
-    from pyspark.sql import functions as f
-
-    from tianzhou.spark.schema import COLUMNS
-
     # An explicit schema: an archive of an older release may lack columns.
     schema = ", ".join(f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS)
     archived = spark.read.schema(f"{schema}, date string").parquet(options.path)
@@ -64,10 +60,8 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
     return Outcome(row_count, f"from {options.path}{note}")
 
 
-def as_rows(archived: "DataFrame", to_topic: str = "") -> "DataFrame":
+def as_rows(archived: DataFrame, to_topic: str = "") -> DataFrame:
     """Archived messages as rows of the sink."""
-    from pyspark.sql import functions as f
-
     own = f.map_filter("properties", lambda name, _: ~name.isin(*sorted(properties.RESERVED)))
     origin = f.create_map(
         f.lit("REPLAY_MSG_ID"), f.col("msgId"),

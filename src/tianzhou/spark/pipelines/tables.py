@@ -1,16 +1,19 @@
-"""The tables of the pipelines, and two idempotent ways to write.
+"""The tables of the pipelines, and three idempotent ways to write.
 
 upsert       replaces existing rows: a day can be computed again
+replace      also deletes the earlier rows that a condition selects
 apply_once   writes a batch in one transaction with the row (query, batch) that marks it as done
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     Float,
@@ -19,14 +22,15 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    delete,
 )
 from sqlalchemy.types import TypeEngine
 
 from tianzhou.clock import wall_ms
 from tianzhou.spark import database
-from tianzhou.spark.database import insert_new, rows_of, upsert
+from tianzhou.spark.database import Row, insert_new, rows_of, upsert
 
-__all__ = ["apply_once", "insert_new", "open_database", "rows_of", "token", "upsert"]
+__all__ = ["apply_once", "open_database", "replace", "rows_of", "token", "transaction", "upsert"]
 
 VERSION = 1
 
@@ -203,6 +207,25 @@ reconciliation = _table(
 def open_database(url: str) -> Engine:
     """Connect, and create missing tables and columns. Raises ConfigError."""
     return database.open_database(url, metadata, versions, VERSION)
+
+
+@contextmanager
+def transaction(url: str) -> Generator[Connection]:
+    """One transaction, with its own connection. Raises ConfigError."""
+    engine = open_database(url)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def replace(
+    connection: Connection, table: Table, before: ColumnElement[bool], rows: Iterable[Row]
+) -> int:
+    """Write the rows of a result in the place of those of an earlier run; returns their number."""
+    connection.execute(delete(table).where(before))
+    return upsert(connection, table, rows)
 
 
 def token(text: str) -> str:

@@ -11,7 +11,10 @@ replaces its rows.
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.spark.options import parse_names, parsed
@@ -29,9 +32,6 @@ from tianzhou.spark.pipelines.common import (
     next_midnight_ms,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 WHOLE_DAY = -1
 _COLUMNS = "topic, brokerName, queueId, queueOffset, storeTimestamp, storeSize"
 _PAST_MIDNIGHT_S = 60
@@ -48,7 +48,7 @@ class Options(DayOptions):
 
 
 def run(
-    spark: "SparkSession",
+    spark: SparkSession,
     options: Options,
     *,
     stop: threading.Event = NEVER,
@@ -65,7 +65,7 @@ def _until_midnight_s(options: Options, now_ms: int) -> float:
     return (next_midnight_ms(options.zone, now_ms) - now_ms) / 1000 + _PAST_MIDNIGHT_S
 
 
-def _run_day(spark: "SparkSession", options: Options, day: Day) -> int:
+def _run_day(spark: SparkSession, options: Options, day: Day) -> int:
     topics = list(options.topics) or cluster.topics(options)
     if not topics:
         return 0
@@ -75,25 +75,18 @@ def _run_day(spark: "SparkSession", options: Options, day: Day) -> int:
     stored = messages(spark, options, topics, columns, day=day)
     counted = counts(spark, stored, committed, day).collect()
     keys = distinct_keys(stored, day).collect() if options.keys else []
-    rows = list(stat_rows(counted, keys, day.name, wall_ms()))
-    engine = tables.open_database(options.database)
-    try:
-        with engine.begin() as connection:
-            tables.upsert(connection, tables.topic_stats, rows)
-    finally:
-        engine.dispose()
-    return len(rows)
+    rows = stat_rows(counted, keys, day.name, wall_ms())
+    with tables.transaction(options.database) as connection:
+        return tables.upsert(connection, tables.topic_stats, rows)
 
 
 # -- Spark -----------------------------------------------------------------------------------------
 
 
 def counts(
-    spark: "SparkSession", stored: "DataFrame", committed: Iterable[Committed], day: Day
-) -> "DataFrame":
+    spark: SparkSession, stored: DataFrame, committed: Iterable[Committed], day: Day
+) -> DataFrame:
     """Messages and bytes by topic, group and hour; the group "" is the topic itself."""
-    from pyspark.sql import functions as f
-
     progress = (
         frame_of(
             spark,
@@ -117,10 +110,8 @@ def counts(
     )  # fmt: skip
 
 
-def distinct_keys(stored: "DataFrame", day: Day) -> "DataFrame":
+def distinct_keys(stored: DataFrame, day: Day) -> DataFrame:
     """Distinct keys by topic and hour."""
-    from pyspark.sql import functions as f
-
     return (
         stored.select("topic", _hour(day), f.explode("keys").alias("key"))
         .groupingSets([["topic", "hour"], ["topic"]], "topic", "hour")
@@ -129,8 +120,6 @@ def distinct_keys(stored: "DataFrame", day: Day) -> "DataFrame":
 
 
 def _hour(day: Day) -> Any:  # noqa: ANN401 - a Column
-    from pyspark.sql import functions as f
-
     begin_us = day.begin_ms * 1000
     return f.expr(f"int((unix_micros(storeTimestamp) - {begin_us}) div 3600000000)").alias("hour")
 

@@ -11,9 +11,10 @@ differ; a negative latency counts as 0.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import delete
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 
 from tianzhou.clock import wall_ms
 from tianzhou.names import TRACE_TOPIC
@@ -21,9 +22,6 @@ from tianzhou.spark.options import parsed
 from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.alarm_rounds import parse_whole
 from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 SHARES = (0.5, 0.9, 0.99)
 _FIELD, _LINE = "\x01", "\x02"
@@ -37,43 +35,35 @@ class Options(DayOptions):
     slowest: int = parsed(10, parse_whole)  # slowest messages per topic and group
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: SparkSession, options: Options) -> Outcome:
     """Compute the latency of the days of the options."""
-    row_count = 0
-    engine = tables.open_database(options.database)
+    return Outcome(sum(_run_day(spark, options, day) for day in options.spans(wall_ms())))
+
+
+def _run_day(spark: SparkSession, options: Options, day: Day) -> int:
+    columns = "body, storeTimestamp"
+    traced = events(messages(spark, options, [options.trace_topic], columns, day=day)).cache()
     try:
-        for day in options.spans(wall_ms()):
-            traced = events(
-                messages(
-                    spark, options, [options.trace_topic], "body, storeTimestamp", day=day
-                )
-            ).cache()  # fmt: skip
-            try:
-                steps = latencies(traced).collect()
-                topics = sorted({row.topic for row in steps if row.topic})
-                if topics:
-                    steps += _store_steps(spark, options, topics, day).collect()
-                slow = slowest(traced, options.slowest).collect()
-            finally:
-                traced.unpersist()
-            with engine.begin() as connection:
-                for table in (tables.trace_latency, tables.slow_messages):
-                    connection.execute(delete(table).where(table.c.day == day.name))
-                rows = latency_rows(steps, day.name, wall_ms())
-                row_count += tables.upsert(connection, tables.trace_latency, rows)
-                tables.upsert(connection, tables.slow_messages, slow_rows(slow, day.name))
+        steps = latencies(traced).collect()
+        topics = sorted({row.topic for row in steps if row.topic})
+        if topics:
+            steps += _store_steps(spark, options, topics, day).collect()
+        slow = slowest(traced, options.slowest).collect()
     finally:
-        engine.dispose()
-    return Outcome(row_count)
+        traced.unpersist()
+    latency, slow_messages = tables.trace_latency, tables.slow_messages
+    with tables.transaction(options.database) as connection:
+        rows = slow_rows(slow, day.name)
+        tables.replace(connection, slow_messages, slow_messages.c.day == day.name, rows)
+        rows = latency_rows(steps, day.name, wall_ms())
+        return tables.replace(connection, latency, latency.c.day == day.name, rows)
 
 
-def events(traces: "DataFrame") -> "DataFrame":
+def events(traces: DataFrame) -> DataFrame:
     """The events of the trace topic, one row each; format: see `tianzhou.admin.trace`.
 
     An unreadable event has a null time or cost, and is ignored where that is needed.
     """
-    from pyspark.sql import functions as f
-
     lines = f.explode(f.split(f.decode("body", "UTF-8"), _LINE)).alias("line")
     fields = traces.select(lines).select(f.split("line", _FIELD).alias("fields"))
     kind = f.get("fields", f.lit(0))
@@ -84,7 +74,7 @@ def events(traces: "DataFrame") -> "DataFrame":
         "SubAfter": {"msgId": 2, "costMs": 3, "keys": 5, "timeMs": 7, "consumerGroup": 8},
     }
 
-    def column(name: str, type_name: str) -> "Column":
+    def column(name: str, type_name: str) -> Column:
         found = f.lit(None)
         for each, at in positions.items():
             if name in at:
@@ -102,10 +92,8 @@ def events(traces: "DataFrame") -> "DataFrame":
     )
 
 
-def latencies(traced: "DataFrame") -> "DataFrame":
+def latencies(traced: DataFrame) -> DataFrame:
     """Percentiles of send, deliver and consume."""
-    from pyspark.sql import functions as f
-
     sent = _sent(traced)
     none = f.lit("").alias("consumerGroup")
     send = sent.select("topic", none, f.lit("send").alias("step"), f.col("costMs").alias("tookMs"))
@@ -121,11 +109,8 @@ def latencies(traced: "DataFrame") -> "DataFrame":
     return _percentiles(send.unionByName(deliver).unionByName(consume))
 
 
-def slowest(traced: "DataFrame", count: int) -> "DataFrame":
+def slowest(traced: DataFrame, count: int) -> DataFrame:
     """The messages with the longest time from the producer to a consumer."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     order = Window.partitionBy("topic", "consumerGroup").orderBy(f.desc("wholeMs"), "msgId")
     return (
         _delivered(traced)
@@ -134,7 +119,7 @@ def slowest(traced: "DataFrame", count: int) -> "DataFrame":
     )
 
 
-def _sent(traced: "DataFrame") -> "DataFrame":
+def _sent(traced: DataFrame) -> DataFrame:
     return (
         traced.where("kind = 'Pub'")
         .select("msgId", "topic", "keys", "costMs", "timeMs")
@@ -142,10 +127,8 @@ def _sent(traced: "DataFrame") -> "DataFrame":
     )
 
 
-def _delivered(traced: "DataFrame") -> "DataFrame":
+def _delivered(traced: DataFrame) -> DataFrame:
     """First deliveries, with the time since the send began and since it ended."""
-    from pyspark.sql import functions as f
-
     first = (
         traced.where("kind = 'SubBefore'")
         .groupBy("msgId", "consumerGroup")
@@ -158,11 +141,7 @@ def _delivered(traced: "DataFrame") -> "DataFrame":
     )  # fmt: skip
 
 
-def _store_steps(
-    spark: "SparkSession", options: Options, topics: list[str], day: Day
-) -> "DataFrame":
-    from pyspark.sql import functions as f
-
+def _store_steps(spark: SparkSession, options: Options, topics: list[str], day: Day) -> DataFrame:
     stored = messages(spark, options, topics, "topic, bornTimestamp, storeTimestamp", day=day)
     took = f.expr("greatest(unix_millis(storeTimestamp) - unix_millis(bornTimestamp), 0L)")
     return _percentiles(
@@ -175,9 +154,7 @@ def _store_steps(
     )
 
 
-def _percentiles(steps: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as f
-
+def _percentiles(steps: DataFrame) -> DataFrame:
     return steps.groupBy("topic", "consumerGroup", "step").agg(
         f.count("tookMs").alias("messageCount"),
         f.percentile("tookMs", list(SHARES)).alias("shares"),

@@ -6,14 +6,11 @@ Readers are serialized to executors, so they hold plain values and connect there
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    Filter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tianzhou.client.queues import Queue
@@ -23,10 +20,12 @@ from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
 from tianzhou.spark.columns.malformed import MalformedCounter, OffsetGaps, queue_offset_at, walk
 from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range
-from tianzhou.spark.options import SourceOptions
+from tianzhou.spark.options import ReadingOptions, SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
+
+O = TypeVar("O", bound=ReadingOptions)  # noqa: E741 - the class of options
 
 
 @dataclass
@@ -36,25 +35,39 @@ class RangePartition(InputPartition):
     range: Range
 
 
-class BatchReader(TaskPayload, DataSourceReader):
-    """Plans on the driver, reads on executors."""
+class PlannedReader(TaskPayload, DataSourceReader, Generic[O]):
+    """Plans on the driver, reads on executors; of a cluster or a store directory."""
+
+    def __init__(self, options: O, wanted: StructType) -> None:
+        """Raises ConfigError."""
+        options.check_batch()
+        Decoder.of(wanted, options)
+        self._options = options
+        self._wanted = wanted
+        self._pushed = NO_FILTERS
+        self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
+        self._ending = offsets.ending_specs(options)
+
+
+class PushesFilters(PlannedReader[O]):
+    """Filter push-down; not in the base class, because Spark rejects it where that is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pushed, remaining = push_down.push(filters, tags=self._options.pushes_tags)
+        return remaining
+
+
+class BatchReader(PlannedReader[SourceOptions]):
+    """Reads topics of a cluster."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
         """Raises ConfigError."""
         options.client_settings()
-        self._options = options
-        self._wanted = wanted
-        self._pushed = NO_FILTERS
-        Decoder.of(wanted, options)
-        self._assigned = (
-            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
-        )
-        self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
-        self._ending = offsets.ending_specs(options)
+        super().__init__(options, wanted)
 
     def partitions(self) -> Sequence[InputPartition]:
         with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
-            queues = wanted_queues(reader, self._options, self._assigned)
+            queues = wanted_queues(reader, self._options)
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
             bounds = reader.bounds(queue for queue in queues if self._pushed.may_match(queue))
@@ -74,13 +87,8 @@ class BatchReader(TaskPayload, DataSourceReader):
         return read_range(self._options, self._wanted, self._pushed, partition.range)
 
 
-class PushingReader(BatchReader):
-    """With filter push-down; a separate class, because Spark rejects it where that is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        by_tags = not self._options.tags and not self._options.sql
-        self._pushed, remaining = push_down.push(filters, tags=by_tags)
-        return remaining
+class PushingReader(PushesFilters[SourceOptions], BatchReader):
+    """Reads topics of a cluster, with filter push-down."""
 
 
 def narrowed(
@@ -110,10 +118,8 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one range. Raises DataLost, RemotingError, BrokerError, BodyError."""
     init_worker()
-    decoder, malformed = (
-        Decoder.of(wanted, options, pushed),
-        MalformedCounter(options.fail_on_malformed),
-    )
+    decoder = Decoder.of(wanted, options, pushed)
+    malformed = MalformedCounter(options.fail_on_malformed)
     gaps = OffsetGaps(part)
     is_complete = decoder.only_keys is None and decoder.only_tags is None and not options.sql
 

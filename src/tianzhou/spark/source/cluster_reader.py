@@ -125,13 +125,12 @@ class ClusterReader(PullClient):
     async def _bounds(self, queue: Queue) -> Bounds:
         try:
             low = await self._calls.min_offset(queue)
-            return Bounds(low, max(await self._calls.max_offset(queue), low))
         except TianzhouError as error:
             if not error.retriable:
                 raise
-        # The broker may be back at another address.
-        await self._hub.routes.refresh([queue.topic])
-        low = await self._calls.min_offset(queue)
+            # The broker may be back at another address.
+            await self._hub.routes.refresh([queue.topic])
+            low = await self._calls.min_offset(queue)
         return Bounds(low, max(await self._calls.max_offset(queue), low))
 
     def resolve(self, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) -> Positions:
@@ -342,16 +341,14 @@ def _gather(items: Iterable[Queue] | Iterable[str], ask: Callable[..., Awaitable
     return loop_thread.run(ask_all())
 
 
-def wanted_queues(
-    reader: ClusterReader, options: SourceOptions, assigned: frozenset[Queue]
-) -> list[Queue]:
+def wanted_queues(reader: ClusterReader, options: SourceOptions) -> list[Queue]:
     """The present queues that the options select. Raises ConfigError, RouteNotFound."""
     if options.subscribe_pattern:
         return reader.queues(reader.topics(options.subscribe_pattern), allow_missing=True)
-    if not assigned:
+    if not options.assign:
         return reader.queues(options.subscribe)
-    there = reader.queues(sorted({queue.topic for queue in assigned}))
-    missing = sorted(assigned - set(there))
+    there = reader.queues(sorted({queue.topic for queue in options.assign}))
+    missing = sorted(options.assign - set(there))
     if missing:
         raise ConfigError(f"option assign: queue {missing[0]} does not exist")
-    return [queue for queue in there if queue in assigned]
+    return [queue for queue in there if queue in options.assign]

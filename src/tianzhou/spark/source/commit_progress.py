@@ -14,7 +14,6 @@ start from them.
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
@@ -26,7 +25,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError, TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.offsets import Positions
@@ -61,9 +59,6 @@ class ProgressListener(StreamingQueryListener):
         if not self._options.group:
             raise ConfigError("the option group is needed: the group to commit offsets for")
         self._query = query
-        self._assigned = (
-            offsets.parse_assign(self._options.assign) if self._options.assign else None
-        )
         self._committed: Positions = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -88,7 +83,7 @@ class ProgressListener(StreamingQueryListener):
         positions = {
             queue: position
             for queue, position in lowest(ends).items()
-            if self._is_wanted(queue) and self._committed.get(queue) != position
+            if self._options.selects(queue) and self._committed.get(queue) != position
         }
         if not positions:
             return
@@ -99,14 +94,6 @@ class ProgressListener(StreamingQueryListener):
             log.warning("group %s: offsets not committed: %s", self._options.group, error)
         else:
             self._committed |= positions
-
-    def _is_wanted(self, queue: Queue) -> bool:
-        options = self._options
-        if self._assigned is not None:
-            return queue in self._assigned
-        if options.subscribe_pattern:
-            return re.fullmatch(options.subscribe_pattern, queue.topic) is not None
-        return queue.topic in options.subscribe
 
 
 def _text(value: object) -> str:

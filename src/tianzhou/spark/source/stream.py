@@ -52,9 +52,6 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         Decoder.of(wanted, options)
         self._options = options
         self._wanted = wanted
-        self._assigned = (
-            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
-        )
         self._starting = offsets.starting_specs(options, NamedOffset.LATEST)
         self._reader: ClusterReader | None = None
         self._target: Positions | None = None
@@ -72,7 +69,7 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         """The present bounds; once positions are known, without queues of unavailable brokers."""
         reader = self._cluster()
         try:
-            queues = wanted_queues(reader, self._options, self._assigned)
+            queues = wanted_queues(reader, self._options)
         except TianzhouError as error:
             # At the start this is a configuration error; later the cluster may come back.
             if not known or not error.retriable:
@@ -84,7 +81,7 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
     # -- offsets -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> Document:
-        return dict(offsets.start_mark(self._options.starting_offsets or NamedOffset.LATEST.value))
+        return {offsets.START: self._options.starting_offsets or NamedOffset.LATEST.value}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # For any limit but ReadAllAvailable `latestOffset` applies all limits of the options.
@@ -211,23 +208,11 @@ class FailedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: TianzhouError) -> None:
         self._error = error
 
-    def initialOffset(self) -> Document:
+    def _fail(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - for methods of several types
         raise self._error
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        raise self._error
-
-    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
-        raise self._error
-
-    def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _fail
+    latestOffset = partitions = read = _fail
 
     def stop(self) -> None:
         """Nothing to release."""
