@@ -10,35 +10,15 @@ use std::iter::repeat_n;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::parse::{Parsed, Row, Wanted, all_starts, body_bytes, hex_of};
+use super::parse::{Host, Parsed, Row, Wanted, all_starts, body_bytes, hex_of};
 use crate::view::View;
 
 const START_BYTES: usize = 8;
 
-#[derive(Clone, Copy)]
-enum Int {
-    QueueId,
-    ReconsumeTimes,
-    SysFlag,
-    Flag,
-    StoreSize,
-    BodyCrc,
-}
-
-#[derive(Clone, Copy)]
-enum Long {
-    QueueOffset,
-    PhysicalOffset,
-    PreparedOffset,
-    BornTime,
-    StoreTime,
-}
-
 /// A column; numbers are indexes into `Parsed::values`.
-#[derive(Clone, Copy)]
 enum Column {
-    Int(Int),
-    Long(Long),
+    Int(fn(&Row) -> i32),
+    Long(fn(&Row) -> i64),
     Topic,
     MsgId(usize),
     OffsetMsgId,
@@ -91,17 +71,17 @@ impl Column {
     /// The column of that name; adds what must be parsed for it to `wanted`.
     fn of(name: &str, wanted: &mut Wanted) -> Option<Self> {
         Some(match name {
-            "queueId" => Self::Int(Int::QueueId),
-            "reconsumeTimes" => Self::Int(Int::ReconsumeTimes),
-            "sysFlag" => Self::Int(Int::SysFlag),
-            "flag" => Self::Int(Int::Flag),
-            "storeSize" => Self::Int(Int::StoreSize),
-            "bodyCrc" => Self::Int(Int::BodyCrc),
-            "queueOffset" => Self::Long(Long::QueueOffset),
-            "physicalOffset" => Self::Long(Long::PhysicalOffset),
-            "preparedOffset" => Self::Long(Long::PreparedOffset),
-            "bornTimestamp" => Self::Long(Long::BornTime),
-            "storeTimestamp" => Self::Long(Long::StoreTime),
+            "queueId" => Self::Int(|row| row.queue_id),
+            "reconsumeTimes" => Self::Int(|row| row.reconsume_count),
+            "sysFlag" => Self::Int(|row| row.sys_flag),
+            "flag" => Self::Int(|row| row.flag),
+            "storeSize" => Self::Int(|row| row.size),
+            "bodyCrc" => Self::Int(|row| row.crc),
+            "queueOffset" => Self::Long(|row| row.queue_offset),
+            "physicalOffset" => Self::Long(|row| row.log_offset),
+            "preparedOffset" => Self::Long(|row| row.prepared_log_offset),
+            "bornTimestamp" => Self::Long(|row| row.born_time.saturating_mul(1000)),
+            "storeTimestamp" => Self::Long(|row| row.store_time.saturating_mul(1000)),
             "topic" => Self::Topic,
             "msgId" => Self::MsgId(wanted.property("UNIQ_KEY")),
             "offsetMsgId" => Self::OffsetMsgId,
@@ -141,26 +121,14 @@ impl Parsed {
     ) -> Option<Bound<'py, PyAny>> {
         let count = self.rows.len();
         let tuple = match column {
-            Column::Int(kind) => {
-                return self.numbers(py, |row| row.int(kind).to_ne_bytes());
-            }
-            Column::Long(kind) => {
-                return self.numbers(py, |row| row.long(kind).to_ne_bytes());
-            }
+            Column::Int(number) => return self.numbers(py, |row| number(row).to_ne_bytes()),
+            Column::Long(number) => return self.numbers(py, |row| number(row).to_ne_bytes()),
             Column::Topic => {
                 let texts = self.rows.iter().map(|row| self.part(&row.topic));
                 never_missing(py, texts, count)?
             }
-            Column::BornHost => {
-                let host = |row: &Row| self.born_hosts.get(row.born_host);
-                let texts = self.rows.iter().map(|row| host(row).map_or("", |host| &host.text));
-                never_missing(py, texts.map(str::as_bytes), count)?
-            }
-            Column::StoreHost => {
-                let host = |row: &Row| self.store_hosts.get(row.store_host);
-                let texts = self.rows.iter().map(|row| host(row).map_or("", |host| &host.text));
-                never_missing(py, texts.map(str::as_bytes), count)?
-            }
+            Column::BornHost => self.hosts(py, &self.born_hosts, |row| row.born_host)?,
+            Column::StoreHost => self.hosts(py, &self.store_hosts, |row| row.store_host)?,
             Column::OffsetMsgId => {
                 let ids = self.offset_ids()?;
                 never_missing(py, ids.iter(), count)?
@@ -190,6 +158,17 @@ impl Parsed {
             Some(())
         })?;
         Some(bytes.into_any())
+    }
+
+    fn hosts<'py>(
+        &self,
+        py: Python<'py>,
+        hosts: &[Host],
+        index: fn(&Row) -> usize,
+    ) -> Option<Bound<'py, PyAny>> {
+        let found = self.rows.iter().map(|row| hosts.get(index(row)));
+        let texts = found.map(|host| host.map_or("", |host| &host.text).as_bytes());
+        never_missing(py, texts, self.rows.len())
     }
 
     /// The values of a property, with a bit map if any is missing.
@@ -278,29 +257,6 @@ impl Ids {
         let firsts = repeat_n(0, 1).chain(self.stops.iter().copied());
         let ranges = firsts.zip(&self.stops);
         ranges.map(|(first, stop)| self.data.get(first..*stop).unwrap_or_default())
-    }
-}
-
-impl Row {
-    fn int(&self, kind: Int) -> i32 {
-        match kind {
-            Int::QueueId => self.queue_id,
-            Int::ReconsumeTimes => self.reconsume_count,
-            Int::SysFlag => self.sys_flag,
-            Int::Flag => self.flag,
-            Int::StoreSize => self.size,
-            Int::BodyCrc => self.crc,
-        }
-    }
-
-    fn long(&self, kind: Long) -> i64 {
-        match kind {
-            Long::QueueOffset => self.queue_offset,
-            Long::PhysicalOffset => self.log_offset,
-            Long::PreparedOffset => self.prepared_log_offset,
-            Long::BornTime => self.born_time.saturating_mul(1000),
-            Long::StoreTime => self.store_time.saturating_mul(1000),
-        }
     }
 }
 

@@ -74,11 +74,8 @@ def is_missing_file(engine: Engine) -> bool:
 def database_error(url: str, error: BaseException) -> ConfigError:
     """A database error as one line without the password."""
     shown = url if "@" not in url else url.partition("://")[0] + "://..."
-    return ConfigError(f"database {shown}: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+    reason, _, _ = str(error).partition("\n")
+    return ConfigError(f"database {shown}: {reason}")
 
 
 def _lock_on_begin(engine: Engine) -> None:

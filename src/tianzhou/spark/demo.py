@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark.sql import functions as f
+
 from tianzhou.spark.session import session
 
 _COLUMNS = "tags string, storeSize int, bornTimestamp timestamp, storeTimestamp timestamp"
@@ -36,21 +38,15 @@ def count(namesrv: str, topic: str, since_ms: int) -> list[Any]:
             )
             .groupBy("tags")
             .agg(
-                *(_expr("count(*) AS messages"), _expr("sum(storeSize) AS bytes")),
-                *(_expr("median(tookMs) AS median"), _expr("percentile(tookMs, 0.99) AS p99")),
-                _expr("min(storeTimestamp) AS first"),
+                *(f.expr("count(*) AS messages"), f.expr("sum(storeSize) AS bytes")),
+                *(f.expr("median(tookMs) AS median"), f.expr("percentile(tookMs, 0.99) AS p99")),
+                f.expr("min(storeTimestamp) AS first"),
             )
             .orderBy("first")
             .collect()
         )
     finally:
         spark.stop()
-
-
-def _expr(text: str) -> Any:  # noqa: ANN401 - a Column
-    from pyspark.sql import functions as f
-
-    return f.expr(text)
 
 
 def lines(found: Sequence[Any]) -> list[str]:

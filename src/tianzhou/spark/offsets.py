@@ -8,7 +8,8 @@ Batch 0 is empty; at its end the marker is resolved to positions, which go into 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -17,8 +18,10 @@ from typing import Annotated, Any
 import msgspec
 
 from tianzhou.client.queues import Queue
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, DataLost
 from tianzhou.spark.options import ReadingOptions
+
+log = logging.getLogger(__name__)
 
 Positions = dict[Queue, int]
 """A queue offset for each queue."""
@@ -94,21 +97,28 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class LostRange:
+class LostRange(Range):
     """Offsets that should be read but have no messages: deleted, damaged or not written yet."""
 
-    queue: Queue
-    first: int
-    stop: int
     why: str
 
     def __str__(self) -> str:
-        if self.stop - self.first == 1:
+        if self.count == 1:
             return f"queue {self.queue}: the message at offset {self.first} {self.why}"
         return (
-            f"queue {self.queue}: {self.stop - self.first} messages from {self.first} to before "
-            f"{self.stop} {self.why}"
+            f"queue {self.queue}: {self.count} messages from {self.first} to before {self.stop} "
+            f"{self.why}"
         )
+
+
+def report_loss(lost: Sequence[LostRange | str], *, fail: bool) -> None:
+    """Raise DataLost if `fail`, else log the losses: an error, or a warning and a gap."""
+    if not lost:
+        return
+    text = "; ".join(map(str, lost))
+    if fail:
+        raise DataLost(f"{text}. The option failOnDataLoss=false skips what is lost")
+    log.warning("lost: %s", text)
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Secrets appear neither in errors nor in logs.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -35,6 +35,10 @@ _DURATION_MS["d"] = 24 * _DURATION_MS["h"]
 _TRIGGER_DELAY_MS = 15 * _DURATION_MS["m"]
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SIZE_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_STREAM_ONLY = (
+    "commit_offsets", "max_offsets_per_trigger", "min_offsets_per_trigger",
+    "max_bytes_per_trigger", "max_trigger_delay",
+)  # fmt: skip
 _NAMED_OFFSETS = ("earliest", "latest", "committed")
 _ASSIGN = dict[str, dict[str, list[Annotated[int, msgspec.Meta(ge=0)]]]]
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -58,7 +62,7 @@ def read_options(kind: type[O], given: Mapping[str, str]) -> O:
     for key, text in given.items():
         name = names.get(key.lower())
         if name is None:
-            raise ConfigError(f"unknown option {key}{_hint(key, names)}")
+            raise ConfigError(f"unknown option {key}{closest(key, sorted(fields))}")
         field = fields[name]
         parse: Callable[[str], object] = field.metadata.get("parse") or _parser(hints[field.name])
         try:
@@ -69,11 +73,18 @@ def read_options(kind: type[O], given: Mapping[str, str]) -> O:
     return kind(**values)
 
 
-def _hint(key: str, names: Mapping[str, str]) -> str:
-    nearest = get_close_matches(key.lower(), names, n=1, cutoff=0.5)
+def closest(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the closest known one, or all of them."""
+    names = {each.lower(): each for each in known}
+    nearest = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     if nearest:
         return f", did you mean {names[nearest[0]]}?"
-    return f"; known are {', '.join(sorted(names.values()))}"
+    return f"; known are {', '.join(names.values())}"
+
+
+def option_text(value: object) -> str:
+    """A value as Spark expects it in options and configurations."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _parser(hint: Any) -> Callable[[str], object]:  # noqa: ANN401 - a type as the typing module sees it
@@ -373,16 +384,9 @@ class SourceOptions(ClusterOptions, ReadingOptions):
 
     def for_batch(self) -> "SourceOptions":
         """These options, checked for a batch. Raises ConfigError."""
-        streaming = {
-            "commitOffsets": self.commit_offsets,
-            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
-            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
-            "maxBytesPerTrigger": self.max_bytes_per_trigger,
-            "maxTriggerDelay": self.max_trigger_delay is not None,
-        }
-        for name, value in streaming.items():
-            if value:
-                raise ConfigError(f"option {name} is for streams")
+        for field in dataclasses.fields(self):
+            if field.name in _STREAM_ONLY and getattr(self, field.name) != field.default:
+                raise ConfigError(f"option {option_name(field.name)} is for streams")
         self.check_batch()
         return self
 

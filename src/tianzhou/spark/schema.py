@@ -6,7 +6,6 @@ UTC, as in Spark. A value format adds the column `value`, decoded from the body.
 """
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from pyspark.sql.types import (
     ArrayType,
@@ -23,7 +22,7 @@ from pyspark.sql.types import (
 
 from tianzhou.errors import ConfigError
 from tianzhou.protocol import properties
-from tianzhou.spark.options import ReadingOptions, ValueFormat
+from tianzhou.spark.options import ReadingOptions, ValueFormat, closest
 
 VALUE = "value"
 """The column of the decoded body."""
@@ -94,6 +93,8 @@ COLUMNS = (
 """All columns, in their order."""
 
 BY_NAME = {column.name: column for column in COLUMNS}
+DDL = ", ".join(f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS)
+"""All columns as a schema in Spark's DDL."""
 
 
 def full_schema(options: ReadingOptions) -> str:
@@ -101,16 +102,13 @@ def full_schema(options: ReadingOptions) -> str:
 
     It is text because the type of `value` is DDL from the user, which only Spark parses.
     """
-    fields = [f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS]
+    if options.value_format is None:
+        return DDL
     if options.value_format is ValueFormat.TEXT:
-        fields.append(f"{VALUE} string")
-    elif options.value_format is ValueFormat.JSON:
-        if not options.value_schema:
-            raise ConfigError(
-                "valueFormat=json needs a valueSchema such as 'id BIGINT, city STRING'"
-            )
-        fields.append(f"{VALUE} struct<{options.value_schema}>")
-    return ", ".join(fields)
+        return f"{DDL}, {VALUE} string"
+    if not options.value_schema:
+        raise ConfigError("valueFormat=json needs a valueSchema such as 'id BIGINT, city STRING'")
+    return f"{DDL}, {VALUE} struct<{options.value_schema}>"
 
 
 def check_projection(schema: StructType, options: ReadingOptions) -> None:
@@ -130,7 +128,9 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
             continue
         column = BY_NAME.get(field.name)
         if column is None:
-            raise ConfigError(f"there is no column {field.name}{_hint(field.name)}")
+            if field.name == VALUE:
+                raise ConfigError("there is no column value; the option valueFormat adds it")
+            raise ConfigError(f"there is no column {field.name}{closest(field.name, BY_NAME)}")
         # Nullability may differ: what we give is never null inside of arrays and maps.
         if kind.simpleString() != column.spark_type.simpleString():
             raise ConfigError(
@@ -145,11 +145,3 @@ def _check_nullable(field: StructField, *, may_be_null: bool) -> None:
     """Spark trusts a schema: a null in a NOT NULL column would become a wrong value."""
     if may_be_null and not field.nullable:
         raise ConfigError(f"column {field.name} may be null: leave NOT NULL out of the schema")
-
-
-def _hint(name: str) -> str:
-    if name == VALUE:
-        return "; the option valueFormat adds it"
-    lower = {each.lower(): each for each in BY_NAME}
-    nearest = get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
-    return f", did you mean {lower[nearest[0]]}?" if nearest else ""

@@ -27,6 +27,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tianzhou.errors import ConfigError
+from tianzhou.spark.options import option_text
 from tianzhou.spark.parquet_options import PARQUET
 
 JAVA_AT_LEAST = 17
@@ -64,7 +65,7 @@ while [ "$n" -gt 0 ]; do
   shift
   n=$((n - 1))
 done
-exec {java} "$@"
+exec {program} "$@"
 """
 
 
@@ -81,7 +82,7 @@ for each in $PYTHONPATH; do
 done
 PYTHONPATH="$kept"
 export PYTHONPATH
-exec {python} "$@"
+exec {program} "$@"
 """
 
 
@@ -140,7 +141,7 @@ def session(
             raise ConfigError(f"Spark configuration {key!r}: the name must begin with spark.")
     running = SparkSession.getActiveSession()
     if running is None:
-        use_java(find_java())
+        os.environ["JAVA_HOME"] = str(find_java())
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = os.environ.get("MASTER", "local[*]")
     builder = SparkSession.builder.appName(name)
@@ -153,14 +154,10 @@ def session(
                 # Otherwise workers run the python3 of the PATH, which may be another one.
                 os.environ["PYSPARK_PYTHON"] = str(worker_python())
     for key, value in (defaults | given).items():
-        builder = builder.config(key, _text(value))
+        builder = builder.config(key, option_text(value))
     spark = builder.getOrCreate()
     register(spark)
     return spark
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # -- Java ------------------------------------------------------------------------------------------
@@ -221,14 +218,23 @@ def java_version(java: Path) -> int | None:
 
 def launcher_home(java: Path, folder: Path | None = None) -> Path:
     """A Java home whose `bin/java` starts `java` without the module that it lacks."""
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="tianzhou-java-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _temporary_folder("java") if folder is None else folder
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
-    launcher.write_text(_JAVA_LAUNCHER.replace("{java}", shlex.quote(str(java))))
-    launcher.chmod(0o700)
+    _write_launcher(launcher, _JAVA_LAUNCHER, java)
     return folder
+
+
+def _temporary_folder(name: str) -> Path:
+    """A folder that is deleted when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tianzhou-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _write_launcher(path: Path, text: str, program: Path) -> None:
+    path.write_text(text.replace("{program}", shlex.quote(str(program))))
+    path.chmod(0o700)
 
 
 def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -243,11 +249,6 @@ def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
 
 
-def use_java(home: Path) -> None:
-    """Set the Java that Spark uses when it starts."""
-    os.environ["JAVA_HOME"] = str(home)
-
-
 # -- Python ----------------------------------------------------------------------------------------
 
 
@@ -255,11 +256,10 @@ def unix_socket_options() -> dict[str, str]:
     """The configuration for Unix domain sockets between Java and Python; empty if unsupported."""
     if os.name != "posix":
         return {}
-    folder = Path(tempfile.mkdtemp(prefix="tianzhou-sockets-"))
+    folder = _temporary_folder("sockets")
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES_MAX:
         folder.rmdir()
         return {}
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(folder),
@@ -274,9 +274,6 @@ def worker_python(environ: Mapping[str, str] = os.environ) -> Path:
     python, package = Path(sys.executable), Path(pyspark.__file__)
     if environ.get("SPARK_HOME") or not package.is_file() or os.name != "posix":
         return python
-    folder = Path(tempfile.mkdtemp(prefix="tianzhou-python-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    launcher = folder / python.name
-    launcher.write_text(_PYTHON_LAUNCHER.replace("{python}", shlex.quote(str(python))))
-    launcher.chmod(0o700)
+    launcher = _temporary_folder("python") / python.name
+    _write_launcher(launcher, _PYTHON_LAUNCHER, python)
     return launcher

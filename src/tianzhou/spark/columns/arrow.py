@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -177,10 +176,8 @@ class Decoder:
                 names.add("sysFlag")
             elif name == "brokerName":
                 continue
-            elif schema.BY_NAME[name].properties:
-                names |= {
-                    without_kernel.PROPERTY + each for each in schema.BY_NAME[name].properties
-                }
+            elif properties := schema.BY_NAME[name].properties:
+                names |= {without_kernel.PROPERTY + each for each in properties}
             else:
                 names.add(name)
         return sorted(names)
@@ -192,9 +189,8 @@ class Decoder:
         """
         if self.only_keys is not None:
             starts = with_keys(buffer, starts, self.only_keys)
-        names = self.sources
-        found = decode_arrays(buffer, starts, names, check_crc=self.checks_bodies)
-        return dict(zip(names, found, strict=True))
+        decoded = decode_arrays(buffer, starts, self.sources, check_crc=self.checks_bodies)
+        return dict(zip(self.sources, decoded, strict=True))
 
     @property
     def checks_bodies(self) -> bool:
@@ -219,7 +215,10 @@ class Decoder:
             arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
         arrays = self._filtered(arrays, first, stop)
         for part in _row_groups(arrays, broker_name, malformed):
-            yield self._batch(part, broker_name, malformed)
+            columns = [
+                self._column(field, part, broker_name, malformed) for field in self.arrow_schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
     def _filtered(self, arrays: Arrays, first: int, stop: int) -> Arrays:
         if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
@@ -230,25 +229,19 @@ class Decoder:
             tags = arrays[without_kernel.PROPERTY + "TAGS"]
             accepted = pa.array(sorted(self.only_tags), pa.string())
             keep &= pc.is_in(tags, value_set=accepted).to_numpy(zero_copy_only=False)
-        if self._has_times:
-            keep &= _stored_between(arrays["storeTimestamp"], self.first_ms, self.stop_ms)
+        if self.first_ms is not None:
+            keep &= arrays["storeTimestamp"].to_numpy() >= self.first_ms * 1000
+        if self.stop_ms is not None:
+            keep &= arrays["storeTimestamp"].to_numpy() < self.stop_ms * 1000
         if keep.all():
             return arrays
         mask = pa.array(keep)
         return {name: array.filter(mask) for name, array in arrays.items()}
 
-    def _batch(
-        self, arrays: Arrays, broker_name: str, malformed: MalformedCounter
-    ) -> pa.RecordBatch:
-        count = len(arrays["queueOffset"])
-        for name in _TIMES:
-            if name in arrays and name in self.arrow_schema.names:
-                arrays = arrays | {name: times_of(arrays, name, broker_name, malformed)}
-        columns = [self._column(field, arrays, broker_name, count) for field in self.arrow_schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
-
-    def _column(self, field: pa.Field, arrays: Arrays, broker_name: str, count: int) -> pa.Array:
-        name = field.name
+    def _column(
+        self, field: pa.Field, arrays: Arrays, broker_name: str, malformed: MalformedCounter
+    ) -> pa.Array:
+        name, count = field.name, len(arrays["queueOffset"])
         if name == "brokerName":
             return pa.repeat(pa.scalar(broker_name, pa.string()), count)
         if name == "transactionState":
@@ -256,11 +249,11 @@ class Decoder:
         if name == schema.VALUE:
             return values_of(arrays["body"], self.value_format, field.type)
         if name in _TIMES:
-            return arrays[name]
-        found = schema.BY_NAME[name].properties
-        if not found:
+            return times_of(arrays, name, broker_name, malformed)
+        properties = schema.BY_NAME[name].properties
+        if not properties:
             return arrays[name].cast(field.type) if name in ("keys", "properties") else arrays[name]
-        texts = [arrays[without_kernel.PROPERTY + each] for each in found]
+        texts = [arrays[without_kernel.PROPERTY + each] for each in properties]
         some = [each for each in texts if each.null_count < count] or texts[:1]
         text = some[0] if len(some) == 1 else pc.coalesce(*some)
         return text if pa.types.is_string(field.type) else number_of(text, field.type)
@@ -286,19 +279,6 @@ def wanted_tags(options: ReadingOptions, pushed: PushedFilters) -> frozenset[str
     if options.tags and not (given := parse_tags(options.tags)).selects_all:
         return frozenset(given.tags)
     return pushed.tags
-
-
-def _stored_between(
-    times_us: pa.Array, first_ms: int | None, stop_ms: int | None
-) -> npt.NDArray[np.bool_]:
-    """A mask of the rows stored within the bounds."""
-    us = times_us.to_numpy()
-    keep = np.ones(len(us), np.bool_)
-    if first_ms is not None:
-        keep &= us >= first_ms * 1000
-    if stop_ms is not None:
-        keep &= us < stop_ms * 1000
-    return keep
 
 
 def _row_groups(arrays: Arrays, broker_name: str, malformed: MalformedCounter) -> Iterator[Arrays]:

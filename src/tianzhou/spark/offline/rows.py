@@ -33,9 +33,8 @@ from tianzhou.spark.columns.malformed import (
     misplaced,
     queue_offset_at,
 )
-from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offline.store_files import Entries, StoreFiles, is_end, record_size
-from tianzhou.spark.offsets import LostRange, Range
+from tianzhou.spark.offsets import LostRange, Range, report_loss
 from tianzhou.spark.options import StoreOptions
 from tianzhou.store.commit_log import find_record
 from tianzhou.store.consume_queue import BLANK_SIZE
@@ -45,6 +44,9 @@ _POSITION_COLUMNS = ["topic", "queueId", "queueOffset", "sysFlag"]
 _QUEUE_ID_AT = 12
 _HASH_MIN = -(2**31)
 """A smaller tags code is not a hash but the address of a unit in the ConsumeQueueExt file."""
+
+_RANGE_ENTRY = np.dtype([("log", "i8"), ("size", "i8"), ("range", "i8"), ("queueOffset", "i8")])
+"""A queue entry, with the index of the range that it belongs to and its queue offset."""
 
 Where = Callable[[int], str]
 """The queue and offset of a record, by its index in a group, for errors."""
@@ -91,17 +93,6 @@ class LogPartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class LogOrderedEntries:
-    """Queue entries in log order; all arrays have one value per entry."""
-
-    log_offsets: Longs
-    sizes: Longs
-    range_indices: Longs
-    """Index of the range that the entry belongs to."""
-    queue_offsets: Longs
-
-
-@dataclass(frozen=True, slots=True)
 class RowReader:
     """Reads partitions of one directory."""
 
@@ -115,14 +106,8 @@ class RowReader:
         try:
             for some in _entry_batches(ranges):
                 entries = self._log_ordered(some)
-                groups = _groups(
-                    entries.log_offsets,
-                    entries.sizes,
-                    self.files,
-                    with_bodies=self.decoder.checks_bodies,
-                )
-                for begin, end in groups:
-                    yield from self._group(entries, begin, end, some)
+                for group in _groups(entries, self.files, with_bodies=self.decoder.checks_bodies):
+                    yield from self._group(group, some)
         finally:
             self.close()
 
@@ -155,22 +140,15 @@ class RowReader:
 
     # -- by queue ----------------------------------------------------------------------------------
 
-    def _log_ordered(self, ranges: Sequence[Range]) -> LogOrderedEntries:
-        """The entries of ranges that may be of wanted messages."""
-        found = [self._entries(each) for each in ranges]
-        log_offsets = np.concatenate([entries["log"].astype(np.int64) for entries, _ in found])
-        sizes = np.concatenate([entries["size"].astype(np.int64) for entries, _ in found])
-        counts = [len(entries) for entries, _ in found]
-        range_indices = np.repeat(np.arange(len(found)), counts)
-        queue_offsets = np.concatenate([queue_offsets for _, queue_offsets in found])
-        if len(ranges) > 1:
-            order = np.argsort(log_offsets, kind="stable")
-            log_offsets, sizes = log_offsets[order], sizes[order]
-            range_indices, queue_offsets = range_indices[order], queue_offsets[order]
-        return LogOrderedEntries(log_offsets, sizes, range_indices, queue_offsets)
+    def _log_ordered(self, ranges: Sequence[Range]) -> Entries:
+        """The entries of ranges that may be of wanted messages, in log order."""
+        found = np.concatenate([self._entries(each, index) for index, each in enumerate(ranges)])
+        order = np.argsort(found["log"], kind="stable") if len(ranges) > 1 else slice(None)
+        ordered: Entries = found[order]
+        return ordered
 
-    def _entries(self, part: Range) -> tuple[Entries, Longs]:
-        """Entries of a range, and their queue offsets."""
+    def _entries(self, part: Range, range_index: int) -> Entries:
+        """Entries of a range that may be of wanted messages, as `_RANGE_ENTRY`."""
         topic, queue_id = part.queue.topic, part.queue.queue_id
         found = self.files.entries(topic, queue_id, part.first, part.stop)
         if len(found) < part.count:
@@ -180,28 +158,28 @@ class RowReader:
         keep = found["size"] != BLANK_SIZE
         if self.decoder.only_tags is not None and topic != SCHEDULE_TOPIC:
             keep &= may_match(found, self.decoder.only_tags)
-        queue_offsets = np.arange(part.first, part.first + len(found), dtype=np.int64)
-        return found[keep], queue_offsets[keep]
+        entries = np.empty(len(found), _RANGE_ENTRY)
+        entries["log"], entries["size"], entries["range"] = found["log"], found["size"], range_index
+        entries["queueOffset"] = np.arange(part.first, part.first + len(found))
+        wanted: Entries = entries[keep]
+        return wanted
 
-    def _group(
-        self, entries: LogOrderedEntries, begin: int, end: int, ranges: Sequence[Range]
-    ) -> Iterator[pa.RecordBatch]:
+    def _group(self, entries: Entries, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of entries in one log file."""
 
         def where(number: int) -> str:
-            queue = ranges[int(entries.range_indices[begin + number])].queue
-            return f"queue {queue}, offset {entries.queue_offsets[begin + number]}"
+            queue = ranges[entries["range"][number]].queue
+            return f"queue {queue}, offset {entries['queueOffset'][number]}"
 
-        log_offset = int(entries.log_offsets[begin])
+        log_offset = int(entries["log"][0])
         found = self.files.log_file(log_offset)
         if found is None:
-            count = end - begin
             self._report_loss(
-                f"{where(0)} to {where(count - 1)}: the log file at {log_offset} has been deleted"
+                f"{where(0)} to {where(-1)}: the log file at {log_offset} has been deleted"
             )
             return
         mapped, first = found
-        starts = entries.log_offsets[begin:end] - first
+        starts = entries["log"] - first
         yield from self._batches(self.decoder, memoryview(mapped), starts, first, where)
 
     # -- by log ------------------------------------------------------------------------------------
@@ -298,20 +276,18 @@ def may_match(
     return np.isin(codes, hashes) | (codes < _HASH_MIN)
 
 
-def _groups(
-    log_offsets: Longs, sizes: Longs, files: StoreFiles, *, with_bodies: bool
-) -> Iterator[tuple[int, int]]:
-    """Index ranges of entries that form a batch, each within one log file."""
-    numbers = (log_offsets - files.first_log_offset) // files.log_file_bytes
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(log_offsets)]
+def _groups(entries: Entries, files: StoreFiles, *, with_bodies: bool) -> Iterator[Entries]:
+    """The entries that form a batch, each within one log file."""
+    numbers = (entries["log"] - files.first_log_offset) // files.log_file_bytes
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(entries)]
     for begin, end in pairwise(edges):
         at = begin
         while at < end:
             count = min(ROWS_MAX, end - at)
             if with_bodies:
-                passed = np.cumsum(sizes[at : at + count])
+                passed = np.cumsum(entries["size"][at : at + count])
                 count = max(int(np.searchsorted(passed, BATCH_BYTES, "right")), 1)
-            yield at, at + count
+            yield entries[at : at + count]
             at += count
 
 

@@ -22,7 +22,6 @@ from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets, push_down, schema
 from tianzhou.spark.columns.arrow import Decoder, wanted_tags
 from tianzhou.spark.columns.malformed import MalformedCounter
-from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offline.rows import LogPartition, QueuesPartition, RowReader, may_match
 from tianzhou.spark.offline.spans import spans
 from tianzhou.spark.offline.store_files import StoreFiles
@@ -34,6 +33,7 @@ from tianzhou.spark.offsets import (
     OffsetSpecs,
     Positions,
     Range,
+    report_loss,
 )
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.python_worker import init_worker

@@ -18,6 +18,7 @@ from tianzhou.store.config import ENTRY_BYTES
 _SPAN_BYTES_MIN, _SPAN_BYTES_MAX = 64 * 1024 * 1024, 256 * 1024 * 1024
 _SPANS_AIM = 16
 _SAMPLES = 64
+_SIZE_MIN = -(2**31)
 
 _Entry = tuple[int, int]
 """Log offset and size of a message."""
@@ -35,12 +36,9 @@ def spans(
     edges = _edges(lookups, read_share)
     found: list[list[Range]] = [[] for _ in range(len(edges) + 1)]
     for each, entry_at in lookups:
-
-        def log_offset_at(queue_offset: int, entry_at: Callable[[int], _Entry] = entry_at) -> int:
-            return entry_at(queue_offset)[0]
-
         queue_offsets = range(each.first, each.stop)
-        cuts = [each.first + bisect_left(queue_offsets, edge, key=log_offset_at) for edge in edges]
+        before = [(edge, _SIZE_MIN) for edge in edges]
+        cuts = [each.first + bisect_left(queue_offsets, edge, key=entry_at) for edge in before]
         # Entries may be out of order where a queue was repaired; cuts must not decrease.
         cuts = np.maximum.accumulate([each.first, *cuts, each.stop]).tolist()
         for number, (first, stop) in enumerate(pairwise(cuts)):

@@ -17,15 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tianzhou.errors import StoreError
-from tianzhou.protocol.pure.record import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    SIZE_AND_MAGIC,
-    SIZE_MIN,
-    SYS_FLAG_AT,
-)
-from tianzhou.protocol.records.record import LOG_OFFSET_AT, store_time_at
+from tianzhou.protocol.pure.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, SIZE_MIN
+from tianzhou.protocol.records.record import LOG_OFFSET_AT
+from tianzhou.spark.columns.malformed import store_time_ms
 from tianzhou.spark.offsets import Bounds
 from tianzhou.store.config import ENTRY_BYTES
 from tianzhou.store.consume_queue import BLANK_SIZE
@@ -80,21 +74,15 @@ class StoreFiles:
 
     def log_file(self, log_offset: int) -> tuple[mmap.mmap, int] | None:
         """The mapped file that contains a log offset, and its first offset."""
+        if log_offset < self.first_log_offset:
+            return None
         first = log_offset - (log_offset - self.first_log_offset) % self.log_file_bytes
         mapped = self.map(self.log_directory / f"{first:020d}")
         return None if mapped is None else (mapped, first)
 
-    def has_record(self, log_offset: int) -> bool:
-        """Whether a record begins at a log offset."""
-        found = self.log_file(log_offset) if log_offset >= self.first_log_offset else None
-        if found is None:
-            return False
-        mapped, first = found
-        return record_size(mapped, log_offset - first, log_offset) > 0
-
     def is_unwritten(self, log_offset: int) -> bool:
         """Whether nothing is written at a log offset; a damaged record counts as written."""
-        found = self.log_file(log_offset) if log_offset >= self.first_log_offset else None
+        found = self.log_file(log_offset)
         if found is None:
             return True
         mapped, first = found
@@ -103,14 +91,14 @@ class StoreFiles:
 
     def store_time_ms(self, log_offset: int) -> int | None:
         """The store time of the record at a log offset; None without a record."""
-        found = self.log_file(log_offset) if self.has_record(log_offset) else None
+        found = self.log_file(log_offset)
         if found is None:
             return None
         mapped, first = found
-        start = log_offset - first
-        flags = mapped[start + SYS_FLAG_AT : start + SYS_FLAG_AT + 4]
-        at = start + store_time_at(int.from_bytes(flags, "big", signed=True))
-        return int.from_bytes(mapped[at : at + 8], "big", signed=True)
+        at = log_offset - first
+        if record_size(mapped, at, log_offset) <= 0:
+            return None
+        return store_time_ms(memoryview(mapped), at)
 
     def walk(self, log_offset: int) -> Iterator[list[int]]:
         """Positions in the file of the records from an offset on, in groups, until none follows."""

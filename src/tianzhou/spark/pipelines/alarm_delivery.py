@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from tianzhou.errors import ConfigError, TianzhouError
 
@@ -99,15 +99,8 @@ def _notifier(text: str) -> Notifier:
         senders = given.get("from", [])
         if not receivers or len(senders) != 1:
             raise ConfigError(f"notifier {_shown(text)}: ?from=ADDRESS&to=ADDRESS,... is needed")
-        return smtp(
-            parts.hostname,
-            port or (465 if parts.scheme == "smtps" else 25),
-            sender=senders[0],
-            receivers=receivers,
-            user=unquote(parts.username or ""),
-            password=unquote(parts.password or ""),
-            tls_first=parts.scheme == "smtps",
-        )
+        port = port or (465 if parts.scheme == "smtps" else 25)
+        return smtp(parts, port, senders[0], receivers)
     raise ConfigError(f"notifier {_shown(text)}: log, http(s)://... or smtp(s)://... is expected")
 
 
@@ -131,7 +124,7 @@ def webhook(url: str) -> Notifier:
 
     def send(notice: Notice) -> None:
         body = json.dumps(asdict(notice) | {"text": notice.subject}, ensure_ascii=False).encode()
-        request = urllib.request.Request(  # noqa: S310 - only http and https are let through
+        request = urllib.request.Request(  # noqa: S310 - only http and https get here
             url, data=body, headers={"Content-Type": "application/json"}, method="POST"
         )
         try:
@@ -143,17 +136,16 @@ def webhook(url: str) -> Notifier:
     return send
 
 
-def smtp(
-    host: str,
-    port: int,
-    *,
-    sender: str,
-    receivers: list[str],
-    user: str = "",
-    password: str = "",
-    tls_first: bool = False,
-) -> Notifier:
+def smtp(server_url: SplitResult, port: int, sender: str, receivers: list[str]) -> Notifier:
     """A notifier that sends one e-mail per notice."""
+    host, tls_first = str(server_url.hostname), server_url.scheme == "smtps"
+    user, password = unquote(server_url.username or ""), unquote(server_url.password or "")
+
+    def connect() -> smtplib.SMTP:
+        if tls_first:
+            context = ssl.create_default_context()
+            return smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_S, context=context)
+        return smtplib.SMTP(host, port, timeout=TIMEOUT_S)
 
     def send(notice: Notice) -> None:
         mail = EmailMessage()
@@ -163,14 +155,7 @@ def smtp(
         at = datetime.fromtimestamp(notice.at_ms / 1000, UTC).isoformat(timespec="seconds")
         mail.set_content(f"{notice.subject}\n\n{at}\n\n{notice.detail}\n")
         try:
-            if tls_first:
-                context = ssl.create_default_context()
-                server: smtplib.SMTP = smtplib.SMTP_SSL(
-                    host, port, timeout=TIMEOUT_S, context=context
-                )
-            else:
-                server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
-            with server:
+            with connect() as server:
                 is_encrypted = tls_first or _start_tls(server)
                 if user and not is_encrypted:
                     raise NoticeError(

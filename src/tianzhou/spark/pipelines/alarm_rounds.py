@@ -132,7 +132,8 @@ def _evaluate(
         "kind": kind, "tenant": rule.tenant, "consumer_group": seen.group, "topic": seen.topic,
     }  # fmt: skip
     if after is not None and after != before:
-        tables.upsert(connection, tables.alarms, [key | _columns(after, rule)])
+        values = _columns(after) | {"threshold": rule.threshold}
+        tables.upsert(connection, tables.alarms, [key | values])
     if event is None:
         return 0
     values = {
@@ -143,29 +144,26 @@ def _evaluate(
     return 1
 
 
+_STATE_COLUMNS = {
+    "is_open": "is_open",
+    "opened_ms": "opened_ms",
+    "recovered_ms": "recovered_ms",
+    "is_notified": "told_open",
+    "notice_count": "told_count",
+    "notified_ms": "told_ms",
+    "value": "value",
+}
+"""The column of each field of an alarm."""
+
+
 def _alarm_of(row: Any) -> Alarm:  # noqa: ANN401 - a row of alarms
-    return Alarm(
-        is_open=bool(row.is_open),
-        opened_ms=row.opened_ms,
-        value=row.value,
-        recovered_ms=row.recovered_ms,
-        is_notified=bool(row.told_open),
-        notice_count=row.told_count,
-        notified_ms=row.told_ms,
-    )
+    return Alarm(**{name: getattr(row, column) for name, column in _STATE_COLUMNS.items()})
 
 
-def _columns(alarm: Alarm, rule: Rule) -> dict[str, object]:
-    return {
-        "is_open": int(alarm.is_open),
-        "opened_ms": alarm.opened_ms,
-        "recovered_ms": alarm.recovered_ms,
-        "told_open": int(alarm.is_notified),
-        "told_count": alarm.notice_count,
-        "told_ms": alarm.notified_ms,
-        "value": alarm.value,
-        "threshold": rule.threshold,
-    }
+def _columns(alarm: Alarm) -> dict[str, object]:
+    values = {column: getattr(alarm, name) for name, column in _STATE_COLUMNS.items()}
+    # The columns of flags are numbers.
+    return {name: int(each) if isinstance(each, bool) else each for name, each in values.items()}
 
 
 def deliver(engine: Engine, notify: str, now_ms: int) -> int:
@@ -215,7 +213,7 @@ def run_rounds(
     """
     engine = tables.open_database(options.database)
     notice_counts: list[int] = []
-    failures = FailureLog(kind)
+    failure_count = 0
 
     def check(now_ms: int) -> list[Observation]:
         with engine.connect() as connection:
@@ -224,15 +222,20 @@ def run_rounds(
             return observe(now_ms, rules)
 
     def one(query: str | None, batch: int) -> None:
+        nonlocal failure_count
         now_ms = clock()
         try:
             seen = check(now_ms)
         except TianzhouError as e:
             if query is None:
                 raise
-            failures.failed(e)
+            failure_count += 1
+            if failure_count == 1:
+                log.warning("%s alarms: check of the cluster failed: %s", kind, e)
             return
-        failures.ended()
+        if failure_count:
+            log.warning("%s alarms: working again after %d failed checks", kind, failure_count)
+            failure_count = 0
 
         def work(connection: Connection) -> None:
             notice_counts.append(update_alarms(connection, kind, seen, options.fallback, now_ms))
@@ -253,24 +256,6 @@ def run_rounds(
         engine.dispose()
     total = sum(notice_counts)
     return Outcome(total, f"{len(notice_counts)} rounds, {total} notices")
-
-
-class FailureLog:
-    """Logs the first of consecutive failed checks, and their end."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._count = 0
-
-    def failed(self, error: TianzhouError) -> None:
-        self._count += 1
-        if self._count == 1:
-            log.warning("%s alarms: check of the cluster failed: %s", self._kind, error)
-
-    def ended(self) -> None:
-        if self._count:
-            log.warning("%s alarms: working again after %d failed checks", self._kind, self._count)
-        self._count = 0
 
 
 def _stream(

@@ -1,14 +1,14 @@
-"""The list of pipelines and their options. It needs neither Spark nor a database."""
+"""The list of pipelines and their options."""
 
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 from tianzhou.errors import ConfigError
+from tianzhou.spark.options import closest, option_name
 
 _MEANING = re.compile(r"^    (\w+): [^\n]*  # ([^\n]+)$", re.MULTILINE)
 
@@ -30,10 +30,7 @@ PIPELINES = {
         "topic_stats", "Messages, bytes and keys per topic, group, day and hour.", stays=True
     ),
     "backlog-alarm": Entry(
-        "backlog_alarm",
-        "Alarms for groups with a large backlog.",
-        streams=True,
-        stays=True,
+        "backlog_alarm", "Alarms for groups with a large backlog.", streams=True, stays=True
     ),
     "dlq-alarm": Entry(
         "dlq_alarm", "Alarms for dead letters, with samples.", streams=True, stays=True
@@ -61,9 +58,7 @@ def entry(name: str) -> Entry:
     """The entry of a pipeline. Raises ConfigError that names the closest one."""
     found = PIPELINES.get(name)
     if found is None:
-        nearest = get_close_matches(name, PIPELINES, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"known are {names()}"
-        raise ConfigError(f"unknown pipeline {name}; {hint}")
+        raise ConfigError(f"unknown pipeline {name}{closest(name, PIPELINES)}")
     return found
 
 
@@ -80,19 +75,11 @@ def load(name: str) -> PipelineModule:
 
 def option_defaults(name: str) -> dict[str, object]:
     """The defaults of a pipeline's options, by option name."""
-    from tianzhou.spark.options import option_name
-
-    found: dict[str, object] = {}
-    for field in fields(load(name).Options):
-        default: object = field.default if field.default is not MISSING else None
-        found[option_name(field.name)] = default
-    return found
+    return {option_name(field.name): field.default for field in fields(load(name).Options)}
 
 
 def option_meanings(name: str) -> dict[str, str]:
     """The descriptions of a pipeline's options: the comments beside their declarations."""
-    from tianzhou.spark.options import option_name
-
     found: dict[str, str] = {}
     for kind in reversed(load(name).Options.__mro__[:-1]):
         for field, meaning in _MEANING.findall(inspect.getsource(kind)):

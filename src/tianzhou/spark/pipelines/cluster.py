@@ -14,9 +14,9 @@ from tianzhou.errors import TargetError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies.clients import BROADCASTING, ConsumerConnection
 from tianzhou.spark.options import ClusterOptions
+from tianzhou.spark.source.cluster_reader import gather_limited
 
 T = TypeVar("T")
-_AT_ONCE_MAX = 16
 
 
 class Committed(NamedTuple):
@@ -81,24 +81,16 @@ def topics(options: ClusterOptions, *, with_retries: bool = False) -> list[str]:
 
     async def names(admin: Admin) -> list[str]:
         own = set(await admin.topics.system_names())
-        return [
-            name
-            for name in await admin.topics.names()
-            if name not in own
-            and not name.startswith(DLQ_TOPIC_PREFIX)
-            and (with_retries or not name.startswith(RETRY_TOPIC_PREFIX))
-        ]
+        return [name for name in await admin.topics.names() if name not in own]
 
-    return ask(options, names)
+    hidden = (DLQ_TOPIC_PREFIX,) if with_retries else (DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX)
+    return [name for name in ask(options, names) if not name.startswith(hidden)]
 
 
 def dead_letter_topics(options: ClusterOptions) -> list[str]:
     """The existing dead-letter topics."""
-
-    async def names(admin: Admin) -> list[str]:
-        return [name for name in await admin.topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
-
-    return ask(options, names)
+    names = ask(options, lambda admin: admin.topics.names())
+    return [name for name in names if name.startswith(DLQ_TOPIC_PREFIX)]
 
 
 def committed_offsets(options: ClusterOptions) -> list[Committed]:
@@ -112,7 +104,7 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
             for key, queues in table.items():
                 topic, _, group = key.partition("@")
                 found += [
-                    Committed(topic, at.name, *each[:1], group, each[1]) for each in queues.items()
+                    Committed(topic, at.name, queue, group, each) for queue, each in queues.items()
                 ]
         return found
 
@@ -125,15 +117,14 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
     async def read(admin: Admin) -> dict[str, Members]:
         masters = await admin.clusters.brokers(masters=True)
         configs = complete(await gather(masters, admin.groups.all_configs))
-        slots = asyncio.Semaphore(_AT_ONCE_MAX)
 
-        async def one(at: BrokerRef, group: str) -> tuple[str, ConsumerConnection | None]:
-            async with slots:
-                return group, await admin.groups.connection(at, group)
+        async def one(asked: tuple[BrokerRef, str]) -> tuple[str, ConsumerConnection | None]:
+            at, group = asked
+            return group, await admin.groups.connection(at, group)
 
-        asked = [one(at, group) for at, groups in configs.responses.items() for group in groups]
+        asked = [(at, group) for at, groups in configs.responses.items() for group in groups]
         found: dict[str, Members] = {}
-        for group, connection in await asyncio.gather(*asked):
+        for group, connection in await gather_limited(asked, one):
             if connection is not None:
                 # Consumers that are starting or stopping are known to some brokers only.
                 before = found.get(group, _NO_MEMBERS)
@@ -148,14 +139,11 @@ def extents_of(options: ClusterOptions, names: list[str]) -> list[Extent]:
     """The bounds of the queues of topics; topics deleted meanwhile are skipped."""
 
     async def read(admin: Admin) -> list[Extent]:
-        slots = asyncio.Semaphore(_AT_ONCE_MAX)
-
         async def one(topic: str) -> list[Extent]:
-            async with slots:
-                try:
-                    stats = complete(await admin.topics.stats(topic))
-                except TargetError:
-                    return []
+            try:
+                stats = complete(await admin.topics.stats(topic))
+            except TargetError:
+                return []
             return [
                 Extent(
                     topic, queue.broker_name or "", queue.queue_id, extent.min_offset,
@@ -164,6 +152,6 @@ def extents_of(options: ClusterOptions, names: list[str]) -> list[Extent]:
                 for queue, extent in extents(stats)
             ]  # fmt: skip
 
-        return [extent for found in await asyncio.gather(*map(one, names)) for extent in found]
+        return [extent for found in await gather_limited(names, one) for extent in found]
 
     return ask(options, read)

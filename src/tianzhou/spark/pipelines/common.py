@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from tianzhou.errors import PipelineError
-from tianzhou.spark.options import ClusterOptions, option_name, parsed
+from tianzhou.spark.options import ClusterOptions, option_name, option_text, parsed
 from tianzhou.spark.schema import BY_NAME
 
 DATABASE = "sqlite:///tianzhou-pipelines.db"
@@ -43,9 +43,7 @@ class PipelineOptions(ClusterOptions):
         for field in fields(ClusterOptions):
             value: object = getattr(self, field.name)
             if value != getattr(defaults, field.name):
-                given[option_name(field.name)] = (
-                    str(value).lower() if isinstance(value, bool) else str(value)
-                )
+                given[option_name(field.name)] = option_text(value)
         return given
 
 

@@ -14,7 +14,7 @@ from tianzhou.errors import ConfigError
 from tianzhou.protocol import properties
 from tianzhou.spark.options import parse_names, parse_time_ms, parsed
 from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
-from tianzhou.spark.schema import COLUMNS
+from tianzhou.spark.schema import DDL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,7 @@ class Options(PipelineOptions):
 def run(spark: SparkSession, options: Options) -> Outcome:
     """Send the selected messages."""
     # An explicit schema: an archive of an older release may lack columns.
-    schema = ", ".join(f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS)
-    archived = spark.read.schema(f"{schema}, date string").parquet(options.path)
+    archived = spark.read.schema(f"{DDL}, date string").parquet(options.path)
     if options.topics:
         archived = archived.where(f.col("topic").isin(*options.topics))
     if options.since is not None:

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, select, update
@@ -131,17 +131,11 @@ def status(database: str = DATABASE, *, limit: int = 20) -> list[Run]:
     """The last runs, the newest first. Raises ConfigError."""
     if is_missing_file(engine_of(database)):
         return []
-    engine = tables.open_database(database)
-    try:
-        table = tables.runs
-        with engine.connect() as connection:
-            found = connection.execute(select(table).order_by(table.c.id.desc()).limit(limit)).all()
-    finally:
-        engine.dispose()
-    return [
-        Run(row.pipeline, row.state, row.started_ms, row.ended_ms, row.row_count, row.note)
-        for row in found
-    ]
+    table = tables.runs
+    columns = [table.c[field.name] for field in fields(Run)]
+    with tables.transaction(database) as connection:
+        newest = select(*columns).order_by(table.c.id.desc()).limit(limit)
+        return [Run(*row) for row in connection.execute(newest)]
 
 
 @contextmanager

@@ -16,12 +16,15 @@ would duplicate the message, so a retry first queries the topic for the id of th
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
+    Connection,
     Engine,
     Integer,
     LargeBinary,
@@ -29,7 +32,6 @@ from sqlalchemy import (
     String,
     Table,
     delete,
-    select,
     update,
 )
 
@@ -118,37 +120,32 @@ class Ledger:
 
     def is_decided(self, batch: Batch) -> bool:
         """Whether a batch is decided or done."""
-        rows = sink_batches
-        mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
         with self._engine.connect() as connection:
-            return connection.execute(select(rows.c.state).where(mine)).first() is not None
+            return bool(database.rows_of(connection, sink_batches, **batch._asdict()))
 
     def unfinished(self, query: str) -> list[tuple[Batch, list[Half]]]:
         """Decided batches of a query that may not be visible yet, the oldest first."""
-        rows, parts = sink_batches, sink_halves
-        found: list[tuple[Batch, list[Half]]] = []
         with self._engine.connect() as connection:
-            wanted = (rows.c.query == query) & (rows.c.state == DECIDED)
-            numbers = connection.execute(select(rows.c.batch).where(wanted).order_by(rows.c.batch))
-            for (number,) in numbers.all():
-                mine = (parts.c.query == query) & (parts.c.batch == number)
-                packed = connection.execute(select(parts.c.halves).where(mine)).all()
-                halves = [
-                    half
-                    for (each,) in packed
-                    for half in msgspec.msgpack.decode(each, type=list[Half])
-                ]
-                found.append((Batch(query, number), halves))
-        return found
+            decided = database.rows_of(connection, sink_batches, query=query, state=DECIDED)
+            batches = sorted(Batch(query, row.batch) for row in decided)
+            return [(batch, _halves(connection, batch)) for batch in batches]
 
     def finish(self, batch: Batch) -> None:
         """Record that a batch is visible, and delete its half messages from the ledger."""
-        rows, parts = sink_batches, sink_halves
         with self._engine.begin() as connection:
-            mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
-            connection.execute(update(rows).where(mine).values(state=DONE))
-            of_it = (parts.c.query == batch.query) & (parts.c.batch == batch.batch)
-            connection.execute(delete(parts).where(of_it))
+            done = update(sink_batches).where(_rows_of(sink_batches, batch)).values(state=DONE)
+            connection.execute(done)
+            connection.execute(delete(sink_halves).where(_rows_of(sink_halves, batch)))
+
+
+def _halves(connection: Connection, batch: Batch) -> list[Half]:
+    rows = database.rows_of(connection, sink_halves, **batch._asdict())
+    decode = msgspec.msgpack.Decoder(list[Half]).decode
+    return [half for row in rows for half in decode(row.halves)]
+
+
+def _rows_of(table: Table, batch: Batch) -> ColumnElement[bool]:
+    return (table.c.query == batch.query) & (table.c.batch == batch.batch)
 
 
 # -- commit and abort, on the driver ---------------------------------------------------------------
@@ -159,8 +156,7 @@ def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
 
     Raises TianzhouError if brokers are unavailable; a repeated call resumes where it ended.
     """
-    ledger = Ledger(options.ledger)
-    try:
+    with closing(Ledger(options.ledger)) as ledger:
         for before, left in ledger.unfinished(batch.query):
             log.warning(
                 "query %s: batch %d was decided and not finished, checking its %d messages",
@@ -174,8 +170,6 @@ def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
             return False
         asyncio.run(_end(halves, options, _commit))
         ledger.finish(batch)
-    finally:
-        ledger.close()
     return True
 
 
@@ -185,11 +179,8 @@ def abort(batch: Batch, halves: list[Half], options: SinkOptions) -> None:
     Spark also aborts a batch whose commit failed. If that was after the decision, the half messages
     are kept: the next commit finishes them.
     """
-    ledger = Ledger(options.ledger)
-    try:
+    with closing(Ledger(options.ledger)) as ledger:
         decided = ledger.is_decided(batch)
-    finally:
-        ledger.close()
     if not decided:
         roll_back(halves, options)
 
@@ -274,14 +265,12 @@ async def _is_visible(context: _EndContext, half: Half) -> bool:
 async def _address(context: _EndContext, half: Half) -> str:
     hub, topic = context.hub, half.topic
     # The address of the broker may have changed since the half was stored.
-    await hub.routes.get(topic, refresh=hub.routes.cached(topic) is None)
-    address = hub.routes.master_address(half.broker_name)
-    if address is None:
-        await hub.routes.get(topic, refresh=True)
+    for refresh in (hub.routes.cached(topic) is None, True):
+        await hub.routes.get(topic, refresh=refresh)
         address = hub.routes.master_address(half.broker_name)
-    if address is None:
-        raise RouteNotFound(f"topic {half.topic}: broker {half.broker_name} has no master now")
-    return address
+        if address is not None:
+            return address
+    raise RouteNotFound(f"topic {half.topic}: broker {half.broker_name} has no master now")
 
 
 async def _end_transaction(context: _EndContext, half: Half, state: int) -> None:

@@ -10,7 +10,6 @@ delayMs      milliseconds until delivery       deliverAt   the time of delivery
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 
 from pyspark.sql.types import StructType
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import (
     ClusterOptions,
+    closest,
     parse_duration_ms,
     parse_size_bytes,
     parsed,
@@ -107,11 +107,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     for field in schema.fields:
         kinds = COLUMNS.get(field.name)
         if kinds is None:
-            nearest = get_close_matches(field.name, COLUMNS, n=1, cutoff=0.5)
-            hint = (
-                f", did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(COLUMNS)}"
-            )
-            raise ConfigError(f"unknown column {field.name}{hint}")
+            raise ConfigError(f"unknown column {field.name}{closest(field.name, COLUMNS)}")
         if field.dataType.simpleString() not in kinds:
             raise ConfigError(
                 f"column {field.name} must be {' or '.join(kinds)}, it is "

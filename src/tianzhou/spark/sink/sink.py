@@ -70,11 +70,11 @@ class BatchWriter(TaskPayload, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: all tasks have succeeded."""
-        _commit(messages, self._write_id, 0, self._options)
+        _end(messages, self._write_id, 0, self._options, commit=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: a task has failed finally, or the commit has failed."""
-        _abort(messages, self._write_id, 0, self._options)
+        _end(messages, self._write_id, 0, self._options, commit=False)
 
 
 class StreamWriter(TaskPayload, DataSourceStreamArrowWriter):
@@ -94,12 +94,12 @@ class StreamWriter(TaskPayload, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: all tasks of a micro-batch have succeeded."""
         for query in _queries(messages):
-            _commit(messages, query, batchId, self._options)
+            _end(messages, query, batchId, self._options, commit=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: a task of a micro-batch has failed finally, or the commit has failed."""
         for query in _queries(messages):
-            _abort(messages, query, batchId, self._options)
+            _end(messages, query, batchId, self._options, commit=False)
 
 
 def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskResult:
@@ -120,12 +120,17 @@ def _queries(messages: list[WriterCommitMessage | None]) -> set[str]:
     return queries
 
 
-def _commit(
-    messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
+def _end(
+    messages: list[WriterCommitMessage | None],
+    query: str,
+    batch: int,
+    options: SinkOptions,
+    *,
+    commit: bool,
 ) -> None:
     done = _done(messages)
     degraded = sum(each.degraded_count for each in done)
-    if degraded:
+    if commit and degraded:
         log.warning(
             "%d messages are stored with weaker durability than configured: a flush or a copy to "
             "a replica timed out",
@@ -135,14 +140,5 @@ def _commit(
         from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
 
         halves = [half for each in done for half in each.halves]
-        ledger.commit(ledger.Batch(query, batch), halves, options)
-
-
-def _abort(
-    messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
-) -> None:
-    if options.exactly_once:
-        from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
-
-        halves = [half for each in _done(messages) for half in each.halves]
-        ledger.abort(ledger.Batch(query, batch), halves, options)
+        end = ledger.commit if commit else ledger.abort
+        end(ledger.Batch(query, batch), halves, options)

@@ -23,7 +23,7 @@ from tianzhou.client.connection.retry_policy import RetryRule
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message
 from tianzhou.client.producer.producer import Producer
-from tianzhou.client.producer.selectors import by_hash
+from tianzhou.client.producer.selectors import by_shard
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import (
     Outgoing,
@@ -33,7 +33,7 @@ from tianzhou.client.sending.send_request import (
     may_batch,
     outgoing_batch,
 )
-from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
+from tianzhou.errors import TianzhouError
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.records.message_id import decode_offset_id
@@ -191,14 +191,14 @@ class SinkTask:
         """Send a row; waits while too many sends are in flight. Raises what a send raised."""
         queue = None
         if message.shard is not None:
-            queue = await self._queue_of(message)
+            queue = by_shard(await self._queues_of(message.topic), message)
         self.written.row_count += 1
-        if self._options.exactly_once:
-            await self._launch(lambda: self._send_half(message, queue), queue)
-        elif not may_batch(message):
-            await self._launch(lambda: self._send_alone(message, queue), queue)
-        else:
-            await self._add_message(message, queue)
+        if self._options.exactly_once or not may_batch(message):
+            await self._launch(lambda: self._send_single(message, queue), queue)
+            return
+        item = self._producer.item(message)
+        pending = await self._batch_with_space(message.topic, queue, len(item))
+        await self._put(pending, item, 1)
 
     async def add_rows(self, batch: RecordBatch) -> bool:
         """Send the rows of a record batch together; False if they must be added one by one."""
@@ -238,11 +238,6 @@ class SinkTask:
         self._check()
 
     # -- batches -----------------------------------------------------------------------------------
-
-    async def _add_message(self, message: Message, queue: Queue | None) -> None:
-        item = self._producer.item(message)
-        pending = await self._batch_with_space(message.topic, queue, len(item))
-        await self._put(pending, item, 1)
 
     async def _add_items(self, topic: str, queue: Queue | None, items: Items) -> None:
         data, ends = memoryview(items.data), items.ends
@@ -322,27 +317,20 @@ class SinkTask:
         if code != ResponseCode.SUCCESS:
             self.written.degraded_count += pending.count
 
-    async def _send_alone(self, message: Message, queue: Queue | None) -> None:
-        result = await self._retry(lambda: self._producer.send(message, queue=queue))
-        if result.status is not SendStatus.SEND_OK:
-            self.written.degraded_count += 1
-
-    async def _send_half(self, message: Message, queue: Queue | None) -> None:
-        sent = await self._retry(lambda: self._producer.half(message, queue))
-        if sent.status is not SendStatus.SEND_OK:
-            self.written.degraded_count += 1
-        _, log_offset = decode_offset_id(sent.offset_msg_id)
-        self.written.halves.append(
-            Half(
+    async def _send_single(self, message: Message, queue: Queue | None) -> None:
+        """Send a message outside of batches; with exactlyOnce, as a half message."""
+        if self._options.exactly_once:
+            sent = await self._retry(lambda: self._producer.half(message, queue))
+            _, log_offset = decode_offset_id(sent.offset_msg_id)
+            half = Half(
                 sent.queue.broker_name, message.topic, sent.queue_offset, log_offset, sent.msg_id,
                 sent.transaction_id,
-            )
-        )  # fmt: skip
-
-    async def _queue_of(self, message: Message) -> Queue:
-        queues = await self._queues_of(message.topic)
-        assert message.shard is not None
-        return by_hash(message.shard)(queues, message)
+            )  # fmt: skip
+            self.written.halves.append(half)
+        else:
+            sent = await self._retry(lambda: self._producer.send(message, queue=queue))
+        if sent.status is not SendStatus.SEND_OK:
+            self.written.degraded_count += 1
 
     async def _queues_of(self, topic: str) -> list[Queue]:
         queues = self._queues.get(topic)
@@ -363,12 +351,7 @@ async def retry(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -
         try:
             return await send()
         except TianzhouError as e:
-            if not is_retriable(e) or time.monotonic() + pause_s > deadline_s:
+            if not e.retriable or time.monotonic() + pause_s > deadline_s:
                 raise
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-
-
-def is_retriable(error: TianzhouError) -> bool:
-    """Whether a send that failed with this error can succeed later."""
-    return error.retriable or isinstance(error, (RemotingError, RouteNotFound))

@@ -18,8 +18,7 @@ from tianzhou.errors import RecordError
 from tianzhou.spark import offsets, push_down
 from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
 from tianzhou.spark.columns.malformed import MalformedCounter, OffsetGaps, queue_offset_at, walk
-from tianzhou.spark.data_loss import report_loss
-from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range
+from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range, report_loss
 from tianzhou.spark.options import ReadingOptions, SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 from tianzhou.spark.python_worker import TaskPayload, init_worker

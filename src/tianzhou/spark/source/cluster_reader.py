@@ -29,7 +29,6 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.pending_requests import Waiter
 from tianzhou.spark.columns.malformed import starts_of, store_time_ms
-from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offsets import (
     BEYOND_END,
     DELETED,
@@ -41,6 +40,7 @@ from tianzhou.spark.offsets import (
     OffsetSpecs,
     Positions,
     Range,
+    report_loss,
 )
 from tianzhou.spark.options import ReadFrom, SourceOptions
 from tianzhou.spark.source.pull_client import PULL_COUNT_MAX, PullClient, PullResult
@@ -48,6 +48,7 @@ from tianzhou.spark.source.pull_pipeline import PullPipeline, cut
 
 log = logging.getLogger(__name__)
 
+I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
 _REQUESTS_MAX = 32
@@ -327,18 +328,19 @@ def _next_count(block: Block, count: int) -> int:
     return min(max(fitting, 1), 4 * count, _BLOCK_COUNT_MAX)
 
 
-def _gather(items: Iterable[Queue] | Iterable[str], ask: Callable[..., Awaitable[T]]) -> list[T]:
+async def gather_limited(items: Iterable[I], ask: Callable[[I], Awaitable[T]]) -> list[T]:
     """Await `ask` for all items with bounded concurrency; results in the order of the items."""
     slots = asyncio.Semaphore(_REQUESTS_MAX)
 
-    async def one(item: Queue | str) -> T:
+    async def one(item: I) -> T:
         async with slots:
             return await ask(item)
 
-    async def ask_all() -> list[T]:
-        return list(await asyncio.gather(*(one(item) for item in items)))
+    return list(await asyncio.gather(*map(one, items)))
 
-    return loop_thread.run(ask_all())
+
+def _gather(items: Iterable[I], ask: Callable[[I], Awaitable[T]]) -> list[T]:
+    return loop_thread.run(gather_limited(items, ask))
 
 
 def wanted_queues(reader: ClusterReader, options: SourceOptions) -> list[Queue]:

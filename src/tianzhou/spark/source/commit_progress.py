@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import (
 from tianzhou.errors import ConfigError, TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.offsets import Positions
-from tianzhou.spark.options import SourceOptions, read_options
+from tianzhou.spark.options import SourceOptions, option_text, read_options
 from tianzhou.spark.source.cluster_reader import ClusterReader
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class ProgressListener(StreamingQueryListener):
     def __init__(self, options: Mapping[str, object], query: str = "") -> None:
         """Raises ConfigError."""
         self._options = read_options(
-            SourceOptions, {name: _text(value) for name, value in options.items()}
+            SourceOptions, {name: option_text(value) for name, value in options.items()}
         )
         self._options.client_settings()
         if not self._options.group:
@@ -94,10 +94,6 @@ class ProgressListener(StreamingQueryListener):
             log.warning("group %s: offsets not committed: %s", self._options.group, error)
         else:
             self._committed |= positions
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def lowest(ends: Iterable[str]) -> Positions:

@@ -29,8 +29,7 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.columns.arrow import Decoder
-from tianzhou.spark.data_loss import report_loss
-from tianzhou.spark.offsets import Bounds, NamedOffset, Positions
+from tianzhou.spark.offsets import Bounds, NamedOffset, Positions, report_loss
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS
 from tianzhou.spark.python_worker import TaskPayload
