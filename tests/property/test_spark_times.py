@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from tests.support.records import encode_record
 
+from tianzhou.client.queues import Queue
 from tianzhou.protocol.records.record import encode_blank
 from tianzhou.spark.offline.store_files import StoreFiles
 from tianzhou.spark.offsets import Bounds
@@ -104,6 +105,6 @@ def test_a_time_is_found_where_a_plain_search_finds_it(
     with tempfile.TemporaryDirectory() as folder:
         times = write(Path(folder), rows, first)
         files = StoreFiles(Path(folder))
-        found = files.time_offset(TOPIC, QUEUE_ID, held, BEGIN_MS + after_ms)
+        found = files.time_offset(Queue(TOPIC, "b", QUEUE_ID), held, BEGIN_MS + after_ms)
         files.close()
     assert found == plain(times, held, first, BEGIN_MS + after_ms)

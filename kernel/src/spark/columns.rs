@@ -173,7 +173,7 @@ impl Parsed {
 
     /// The values of a property, with a bit map if any is missing.
     fn property<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
-        let (found, count) = (&self.values.get(index)?.0, self.rows.len());
+        let (found, count) = (self.values.get(index)?, self.rows.len());
         let bits = if found.len() == count {
             None
         } else {
@@ -194,7 +194,7 @@ impl Parsed {
 
     /// The value of a property for each row, empty where it is missing.
     fn values(&self, index: usize) -> Option<impl Iterator<Item = &[u8]> + Clone> {
-        let mut found = self.values.get(index)?.0.iter().peekable();
+        let mut found = self.values.get(index)?.iter().peekable();
         let rows = 0..self.rows.len();
         Some(rows.map(move |row| {
             found.next_if(|(of, _)| *of == row).map_or(&[][..], |(_, value)| self.part(value))
@@ -203,7 +203,7 @@ impl Parsed {
 
     fn message_ids<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
         let count = self.rows.len();
-        if self.values.get(index)?.0.len() == count {
+        if self.values.get(index)?.len() == count {
             return never_missing(py, self.values(index)?, count);
         }
         let others = self.offset_ids()?;

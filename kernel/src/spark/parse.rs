@@ -47,8 +47,7 @@ pub struct Pair {
 }
 
 /// The values of one wanted property, by row; rows without it are left out.
-#[derive(Default)]
-pub struct Values(pub Vec<(usize, Range<usize>)>);
+type Values = Vec<(usize, Range<usize>)>;
 
 /// The columns and checks that the caller wants.
 pub struct Wanted {
@@ -83,7 +82,7 @@ impl Parsed {
     pub fn new(wanted: Wanted, count: usize) -> Self {
         let text_bytes = count.saturating_mul(TEXT_BYTES);
         Self {
-            values: wanted.names.iter().map(|_| Values::default()).collect(),
+            values: vec![Values::new(); wanted.names.len()],
             wanted,
             rows: Vec::with_capacity(count),
             text: Vec::with_capacity(text_bytes),
@@ -199,7 +198,7 @@ impl Parsed {
             if middle > 0 && length > 1 {
                 let value = start + middle + 1..stop;
                 if let Some(index) = wanted {
-                    self.values.get_mut(index)?.put(row, value.clone());
+                    put(self.values.get_mut(index)?, row, value.clone());
                 }
                 self.pairs.push(Pair { name: start..start + middle, value, wanted });
             }
@@ -233,13 +232,11 @@ fn begins_with(parsed: &Parsed, text: &[u8], known: &Pair) -> bool {
         && text.get(..known.name.len()) == parsed.text.get(known.name.clone())
 }
 
-impl Values {
-    /// Of a repeated name the last one counts.
-    fn put(&mut self, row: usize, value: Range<usize>) {
-        match self.0.last_mut() {
-            Some(last) if last.0 == row => last.1 = value,
-            _ => self.0.push((row, value)),
-        }
+/// Adds a value; of a repeated name the last one counts.
+fn put(values: &mut Values, row: usize, value: Range<usize>) {
+    match values.last_mut() {
+        Some(last) if last.0 == row => last.1 = value,
+        _ => values.push((row, value)),
     }
 }
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -88,17 +88,11 @@ def option_text(value: object) -> str:
 
 
 def _parser(hint: Any) -> Callable[[str], object]:  # noqa: ANN401 - a type as the typing module sees it
-    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
-    if hint is bool:
-        return parse_bool
-    if hint is int:
-        return parse_count
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return lambda text: _choice(hint, text)
-    if hint is Path:
-        return Path
-    return str
+    (kind,) = (each for each in get_args(hint) or (hint,) if each is not NoneType)
+    if issubclass(kind, StrEnum):
+        return lambda text: _choice(kind, text)
+    parse: Callable[[str], object] = {bool: parse_bool, int: parse_count}.get(kind, kind)
+    return parse
 
 
 def parse_bool(text: str) -> bool:
@@ -147,10 +141,15 @@ def parse_time_ms(text: str) -> int:
 
 def parse_names(text: str) -> tuple[str, ...]:
     """Comma-separated names without duplicates. Raises ValueError for none."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise ValueError("at least one name is expected")
-    return names
+    return distinct((part.strip() for part in text.split(",")), "name")
+
+
+def distinct(parts: Iterable[str], what: str) -> tuple[str, ...]:
+    """The parts that are not empty, without duplicates. Raises ValueError for none."""
+    found = tuple(dict.fromkeys(part for part in parts if part))
+    if not found:
+        raise ValueError(f"at least one {what} is expected")
+    return found
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
@@ -158,11 +157,7 @@ def parse_keys(text: str) -> tuple[str, ...]:
 
     RocketMQ stores the keys of a message separated by spaces, so no key contains one.
     """
-    parts = text.split(KEY_SEPARATOR)
-    keys = tuple(dict.fromkeys(part for part in parts if part and part != "||"))
-    if not keys:
-        raise ValueError("at least one key is expected")
-    return keys
+    return distinct((part for part in text.split(KEY_SEPARATOR) if part != "||"), "key")
 
 
 def parse_assign(text: str) -> frozenset[Queue]:

@@ -124,7 +124,7 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
                     f"column value is a {fits.typeName()} with valueFormat={options.value_format}, "
                     f"not a {kind.simpleString()}"
                 )
-            _check_nullable(field, may_be_null=True)
+            _check_nullable(field)
             continue
         column = BY_NAME.get(field.name)
         if column is None:
@@ -137,11 +137,11 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
                 f"column {field.name} has the type {column.spark_type.simpleString()}, not "
                 f"{kind.simpleString()}"
             )
-        never = options.fail_on_malformed and field.name in MALFORMED_NULL
-        _check_nullable(field, may_be_null=column.may_be_null and not never)
+        if column.may_be_null and not (options.fail_on_malformed and field.name in MALFORMED_NULL):
+            _check_nullable(field)
 
 
-def _check_nullable(field: StructField, *, may_be_null: bool) -> None:
+def _check_nullable(field: StructField) -> None:
     """Spark trusts a schema: a null in a NOT NULL column would become a wrong value."""
-    if may_be_null and not field.nullable:
+    if not field.nullable:
         raise ConfigError(f"column {field.name} may be null: leave NOT NULL out of the schema")

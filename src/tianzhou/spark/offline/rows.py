@@ -92,14 +92,17 @@ class LogPartition(InputPartition):
 # -- reading ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowReader:
     """Reads partitions of one directory."""
 
     files: StoreFiles
     decoder: Decoder
     options: StoreOptions
-    malformed: MalformedCounter = field(default_factory=MalformedCounter)
+    malformed: MalformedCounter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.malformed = MalformedCounter(self.options.fail_on_malformed)
 
     def of_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of ranges of queues. Raises DataLost, BodyError."""
@@ -149,14 +152,13 @@ class RowReader:
 
     def _entries(self, part: Range, range_index: int) -> Entries:
         """Entries of a range that may be of wanted messages, as `_RANGE_ENTRY`."""
-        topic, queue_id = part.queue.topic, part.queue.queue_id
-        found = self.files.entries(topic, queue_id, part.first, part.stop)
+        found = self.files.entries(part)
         if len(found) < part.count:
             self._report_loss(
                 LostRange(part.queue, part.first + len(found), part.stop, "have been deleted")
             )
         keep = found["size"] != BLANK_SIZE
-        if self.decoder.only_tags is not None and topic != SCHEDULE_TOPIC:
+        if self.decoder.only_tags is not None and part.queue.topic != SCHEDULE_TOPIC:
             keep &= may_match(found, self.decoder.only_tags)
         entries = np.empty(len(found), _RANGE_ENTRY)
         entries["log"], entries["size"], entries["range"] = found["log"], found["size"], range_index

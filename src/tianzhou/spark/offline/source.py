@@ -11,6 +11,7 @@ minute; messages without entries are read from the tail of the log.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,7 @@ from pyspark.sql.types import StructType
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets, push_down, schema
-from tianzhou.spark.columns.arrow import Decoder, wanted_tags
-from tianzhou.spark.columns.malformed import MalformedCounter
+from tianzhou.spark.columns.arrow import Decoder
 from tianzhou.spark.offline.rows import LogPartition, QueuesPartition, RowReader, may_match
 from tianzhou.spark.offline.spans import spans
 from tianzhou.spark.offline.store_files import StoreFiles
@@ -33,11 +33,10 @@ from tianzhou.spark.offsets import (
     OffsetSpecs,
     Positions,
     Range,
-    report_loss,
 )
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.python_worker import init_worker
-from tianzhou.spark.source.batch import PlannedReader, PushesFilters, narrowed
+from tianzhou.spark.source.batch import PlannedReader, PushesFilters
 from tianzhou.store.files.checkpoint import read_checkpoint
 from tianzhou.store.files.real_disk import RealDisk
 
@@ -85,13 +84,13 @@ class StoreReader(PlannedReader[StoreOptions]):
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
         queues = [queue for queue in queues if self._pushed.may_match(queue)]
-        bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
-        start = resolve(files, self._starting, bounds)
-        end = resolve(files, self._ending, bounds)
-        ranges = self._planned(files, bounds, start, end)
+        bounds = {queue: files.bounds(queue) for queue in queues}
+        ranges = self._planned(bounds, partial(resolve, files), is_growing=files.is_open)
         parts: list[InputPartition]
         if self._options.split_by is SplitBy.LOG:
-            wanted = _by_queue(ranges)
+            wanted = {
+                (each.queue.topic, each.queue.queue_id): (each.first, each.stop) for each in ranges
+            }
             parts = [LogPartition(first, wanted) for first in _log_files(files, ranges)]
         else:
             parts = [QueuesPartition(span) for span in self._spans(files, ranges)]
@@ -108,16 +107,17 @@ class StoreReader(PlannedReader[StoreOptions]):
 
     def _read_share(self, files: StoreFiles, ranges: list[Range]) -> float:
         """The estimated share of messages that will be read, by samples of each range."""
-        share = 1.0 if "body" in self._decoder().sources else _SHARE_WITHOUT_BODY
-        if self._only_tags is None:
+        decoder = self._decoder()
+        share = 1.0 if decoder.checks_bodies else _SHARE_WITHOUT_BODY
+        if decoder.only_tags is None:
             return share
         wanted = total = 0.0
         for each in ranges:
             for first in range(each.first, each.stop, -(-each.count // _SAMPLES)):
-                stop = min(first + _SAMPLE_COUNT, each.stop)
-                found = files.entries(each.queue.topic, each.queue.queue_id, first, stop)
+                sample = Range(each.queue, first, min(first + _SAMPLE_COUNT, each.stop))
+                found = files.entries(sample)
                 total += len(found)
-                wanted += int(np.count_nonzero(may_match(found, self._only_tags)))
+                wanted += int(np.count_nonzero(may_match(found, decoder.only_tags)))
         return share * wanted / max(total, 1.0)
 
     def _queues(self, files: StoreFiles) -> list[Queue]:
@@ -137,19 +137,6 @@ class StoreReader(PlannedReader[StoreOptions]):
             for queue_id in files.queue_ids(topic)
         ]
         return [queue for queue in queues if options.selects(queue)]
-
-    def _planned(
-        self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Positions, end: Positions
-    ) -> list[Range]:
-        kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
-        if not files.is_open:
-            lost += offsets.beyond_end(self._starting, bounds)
-        report_loss(lost, fail=self._options.fail_on_data_loss)
-
-        def by_time(held: dict[Queue, Bounds], time_ms: int) -> Positions:
-            return resolve(files, OffsetSpecs(AtTime(time_ms), {}), held)
-
-        return narrowed(kept, self._pushed, by_time, bounds)
 
     def _tail(self, files: StoreFiles, bounds: dict[Queue, Bounds]) -> list[LogPartition]:
         """Partitions of the messages that the log has and the queue files do not have yet."""
@@ -204,21 +191,12 @@ class StoreReader(PlannedReader[StoreOptions]):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         init_worker()
-        rows = RowReader(
-            self._files(),
-            self._decoder(),
-            self._options,
-            MalformedCounter(self._options.fail_on_malformed),
-        )
+        rows = RowReader(self._files(), self._decoder(), self._options)
         if isinstance(partition, QueuesPartition):
             return rows.of_queues(partition.ranges)
         if isinstance(partition, LogPartition):
             return rows.of_log(partition)
         return iter(())  # Spark replaces an empty list of partitions by one None
-
-    @property
-    def _only_tags(self) -> frozenset[str] | None:
-        return wanted_tags(self._options, self._pushed)
 
     def _decoder(self) -> Decoder:
         return replace(Decoder.of(self._wanted, self._options, self._pushed), with_log_offsets=True)
@@ -237,7 +215,7 @@ def resolve(files: StoreFiles, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) 
     for queue, held in bounds.items():
         spec = specs.of(queue)
         if isinstance(spec, AtTime):
-            positions[queue] = files.time_offset(queue.topic, queue.queue_id, held, spec.time_ms)
+            positions[queue] = files.time_offset(queue, held, spec.time_ms)
         elif isinstance(spec, int):
             positions[queue] = spec
         else:
@@ -270,17 +248,9 @@ def _tail_first(spec: OffsetSpec) -> int:
     return spec if isinstance(spec, int) else 0
 
 
-def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
-    return {(each.queue.topic, each.queue.queue_id): (each.first, each.stop) for each in ranges}
-
-
 def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
     """The log files, by their first offset, from the first to the last message of ranges."""
-    edges = [
-        edge
-        for each in ranges
-        for edge in files.log_edges(each.queue.topic, each.queue.queue_id, each.first, each.stop)
-    ]
+    edges = [edge for each in ranges for edge in files.log_edges(each)]
     if not edges:
         return []
     low, high = min(edges) - files.log_file_bytes, max(edges)

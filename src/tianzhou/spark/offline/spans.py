@@ -49,7 +49,7 @@ def spans(
 
 def _entries(files: StoreFiles, part: Range) -> Callable[[int], _Entry]:
     """A lookup of entries by queue offset; zeros where there is none."""
-    parts = files.queue_files(part.queue.topic, part.queue.queue_id)
+    parts = files.queue_files(part.queue)
     begins = [begin for begin, _ in parts]
 
     def entry_at(queue_offset: int) -> _Entry:

@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tianzhou.client.queues import Queue
 from tianzhou.errors import StoreError
 from tianzhou.protocol.pure.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, SIZE_MIN
 from tianzhou.protocol.records.record import LOG_OFFSET_AT
 from tianzhou.spark.columns.malformed import store_time_ms
-from tianzhou.spark.offsets import Bounds
+from tianzhou.spark.offsets import Bounds, Range
 from tianzhou.store.config import ENTRY_BYTES
 from tianzhou.store.consume_queue import BLANK_SIZE
 from tianzhou.store.offline.inspect import StoreDirectory
@@ -128,9 +129,9 @@ class StoreFiles:
         names = _names(self.queue_directory / topic)
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, Entries]]:
+    def queue_files(self, queue: Queue) -> list[tuple[int, Entries]]:
         """The first queue offset and the entries of each file. Raises StoreError for a gap."""
-        folder = self.queue_directory / topic / str(queue_id)
+        folder = self.queue_directory / queue.topic / str(queue.queue_id)
         files: list[tuple[int, Entries]] = []
         for name in _names(folder):
             mapped = self.map(folder / name) if len(name) == 20 and name.isdigit() else None
@@ -139,12 +140,12 @@ class StoreFiles:
                 files.append((int(name) // ENTRY_BYTES, np.frombuffer(mapped, ENTRY, whole)))
         for (one, entries), (following, _) in pairwise(files):
             if following != one + len(entries):
-                raise StoreError(f"queue {topic}/{queue_id}: a file is missing before {following}")
+                raise StoreError(f"queue {queue}: a file is missing before {following}")
         return files
 
-    def bounds(self, topic: str, queue_id: int) -> Bounds:
+    def bounds(self, queue: Queue) -> Bounds:
         """The offsets of a queue whose records are in the log."""
-        files = self.queue_files(topic, queue_id)
+        files = self.queue_files(queue)
         if not files:
             return Bounds(0, 0)
         high = files[0][0]
@@ -164,40 +165,40 @@ class StoreFiles:
         if self.is_open:
             # A broker with a staging buffer has entries of records that are not in the files yet.
             def is_missing(queue_offset: int) -> bool:
-                entry = self.entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
+                entry = self.entries(Range(queue, queue_offset, queue_offset + 1))[0]
                 return entry["size"] != BLANK_SIZE and self.is_unwritten(int(entry["log"]))
 
             high = low + bisect_left(range(low, high), True, key=is_missing)
         return Bounds(low, high)
 
-    def entries(self, topic: str, queue_id: int, first: int, stop: int) -> Entries:
-        """Entries of a queue from `first` to before `stop`."""
-        parts = self._entry_parts(topic, queue_id, first, stop)
+    def entries(self, part: Range) -> Entries:
+        """Entries of a range."""
+        parts = self._entry_parts(part)
         return np.concatenate(parts) if parts else np.empty(0, ENTRY)
 
-    def log_edges(self, topic: str, queue_id: int, first: int, stop: int) -> list[int]:
+    def log_edges(self, part: Range) -> list[int]:
         """The lowest and highest log offset of a range; empty without messages."""
         edges: list[int] = []
-        for entries in self._entry_parts(topic, queue_id, first, stop):
+        for entries in self._entry_parts(part):
             log_offsets = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
             if len(log_offsets):
                 edges += [int(log_offsets.min()), int(log_offsets.max())]
         return [min(edges), max(edges)] if edges else []
 
-    def _entry_parts(self, topic: str, queue_id: int, first: int, stop: int) -> list[Entries]:
-        """Entries from `first` to before `stop` as one view per file."""
+    def _entry_parts(self, part: Range) -> list[Entries]:
+        """Entries of a range as one view per file."""
         return [
-            entries[max(first - begin, 0) : max(stop - begin, 0)]
-            for begin, entries in self.queue_files(topic, queue_id)
-            if begin < stop and begin + len(entries) > first
+            entries[max(part.first - begin, 0) : max(part.stop - begin, 0)]
+            for begin, entries in self.queue_files(part.queue)
+            if begin < part.stop and begin + len(entries) > part.first
         ]
 
-    def time_offset(self, topic: str, queue_id: int, held: Bounds, time_ms: int) -> int:
+    def time_offset(self, queue: Queue, held: Bounds, time_ms: int) -> int:
         """The queue offset of the first message stored at a time or later.
 
         An entry without a record counts as stored at the time of the next one with a record.
         """
-        files = self.queue_files(topic, queue_id)
+        files = self.queue_files(queue)
         if not files:
             return held.low
         last_begin, last_entries = files[-1]

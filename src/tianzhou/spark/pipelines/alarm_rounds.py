@@ -75,9 +75,6 @@ class Observation:
     """Values by window length in seconds, where they depend on it."""
     detail: str = ""
 
-    def value_for(self, rule: Rule) -> int:
-        return self.by_window.get(rule.window_s, self.value)
-
 
 # -- one round -------------------------------------------------------------------------------------
 
@@ -126,7 +123,7 @@ def _evaluate(
     connection: Connection, kind: str, seen: Observation, rule: Rule, row: Any, now_ms: int  # noqa: ANN401 - a row of alarms
 ) -> int:  # fmt: skip
     before = None if row is None else _alarm_of(row)
-    value = seen.value_for(rule)
+    value = seen.by_window.get(rule.window_s, seen.value)
     after, event = evaluate(before, value, rule, now_ms)
     key = {
         "kind": kind, "tenant": rule.tenant, "consumer_group": seen.group, "topic": seen.topic,

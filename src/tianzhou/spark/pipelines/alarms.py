@@ -28,10 +28,6 @@ class Rule:
     group: str = "*"
     topic: str = "*"
 
-    @property
-    def window_ms(self) -> int:
-        return self.window_s * 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
@@ -68,7 +64,8 @@ def evaluate(
 
 
 def _evaluate_open(alarm: Alarm, rule: Rule, now_ms: int) -> tuple[Alarm, str | None]:
-    is_muted = alarm.notified_ms is not None and now_ms - alarm.notified_ms < rule.window_ms
+    window_ms = rule.window_s * 1000
+    is_muted = alarm.notified_ms is not None and now_ms - alarm.notified_ms < window_ms
     if is_muted or alarm.notice_count > rule.repeat_max:
         return alarm, None
     event = REPEATED if alarm.notice_count else OPENED
@@ -83,11 +80,8 @@ def rules_for(rules: Iterable[Rule], group: str, topic: str, fallback: Rule) -> 
     """
     best: dict[str, Rule] = {}
     for rule in rules:
-        if not (fnmatchcase(group, rule.group) and fnmatchcase(topic, rule.topic)):
-            continue
-        known = best.get(rule.tenant)
-        if known is None or _specificity(rule) > _specificity(known):
-            best[rule.tenant] = rule
+        if fnmatchcase(group, rule.group) and fnmatchcase(topic, rule.topic):
+            best[rule.tenant] = max(best.get(rule.tenant, rule), rule, key=_specificity)
     return [best[tenant] for tenant in sorted(best)] or [fallback]
 
 

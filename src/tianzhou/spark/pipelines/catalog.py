@@ -21,28 +21,20 @@ class Entry:
     summary: str
     streams: bool = False
     """Whether it runs until it is stopped; with the option once=true it does one round."""
-    stays: bool = False
-    """Whether its `run` has the parameter `stop`, an event that ends it."""
 
 
 PIPELINES = {
-    "topic-stats": Entry(
-        "topic_stats", "Messages, bytes and keys per topic, group, day and hour.", stays=True
-    ),
+    "topic-stats": Entry("topic_stats", "Messages, bytes and keys per topic, group, day and hour."),
     "backlog-alarm": Entry(
-        "backlog_alarm", "Alarms for groups with a large backlog.", streams=True, stays=True
+        "backlog_alarm", "Alarms for groups with a large backlog.", streams=True
     ),
-    "dlq-alarm": Entry(
-        "dlq_alarm", "Alarms for dead letters, with samples.", streams=True, stays=True
-    ),
+    "dlq-alarm": Entry("dlq_alarm", "Alarms for dead letters, with samples.", streams=True),
     "trace-latency": Entry(
         "trace_latency", "Send, store, deliver and consume latency, from message traces."
     ),
     "duplicates": Entry("duplicates", "Duplicate messages, by key or message id."),
     "reconcile": Entry("reconcile", "Compares an outbox or handled tokens with the log."),
-    "archive": Entry(
-        "archive", "Archives topics to Parquet by topic and day, exactly once.", stays=True
-    ),
+    "archive": Entry("archive", "Archives topics to Parquet by topic and day, exactly once."),
     "replay": Entry("replay", "Sends an archive back to topics, at a limited rate."),
 }
 
@@ -52,6 +44,7 @@ class PipelineModule(Protocol):
 
     Options: type[Any]
     run: Callable[..., Any]
+    """If it has the parameter `stop`, it returns when that event is set."""
 
 
 def entry(name: str) -> Entry:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from tianzhou.errors import PipelineError
-from tianzhou.spark.options import ClusterOptions, option_name, option_text, parsed
+from tianzhou.spark.options import ClusterOptions, distinct, option_name, option_text, parsed
 from tianzhou.spark.schema import BY_NAME
 
 DATABASE = "sqlite:///tianzhou-pipelines.db"
@@ -88,14 +88,6 @@ class Day:
     begin_ms: int
     end_ms: int
 
-    @property
-    def begin(self) -> datetime:
-        return moment(self.begin_ms)
-
-    @property
-    def end(self) -> datetime:
-        return moment(self.end_ms)
-
 
 def moment(time_ms: int) -> datetime:
     """A time in UTC, for functions of Spark."""
@@ -113,9 +105,7 @@ def parse_zone(text: str) -> str:
 
 def parse_days(text: str) -> tuple[str, ...]:
     """Comma-separated days: today, yesterday, 2024-02-29. Raises ValueError."""
-    days = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    if not days:
-        raise ValueError("at least one day is expected")
+    days = distinct((part.strip().lower() for part in text.split(",")), "day")
     for each in days:
         if each not in (TODAY, YESTERDAY):
             try:
@@ -127,24 +117,16 @@ def parse_days(text: str) -> tuple[str, ...]:
 
 def day_of(name: str, zone: str, now_ms: int) -> Day:
     """The day of `today`, `yesterday` or a date."""
-    info = ZoneInfo(zone)
+    info, one_day = ZoneInfo(zone), timedelta(days=1)
     today = datetime.fromtimestamp(now_ms / 1000, info).date()
-    if name == TODAY:
-        chosen = today
-    elif name == YESTERDAY:
-        chosen = today - timedelta(days=1)
-    else:
-        chosen = date.fromisoformat(name)
-    return Day(chosen.isoformat(), _midnight_ms(chosen, info), _midnight_ms(_after(chosen), info))
+    named = {TODAY: today, YESTERDAY: today - one_day}
+    chosen = named[name] if name in named else date.fromisoformat(name)
+    return Day(chosen.isoformat(), _midnight_ms(chosen, info), _midnight_ms(chosen + one_day, info))
 
 
 def next_midnight_ms(zone: str, now_ms: int) -> int:
     """When the current day ends in a time zone."""
     return day_of(TODAY, zone, now_ms).end_ms
-
-
-def _after(day: date) -> date:
-    return day + timedelta(days=1)
 
 
 def _midnight_ms(day: date, zone: ZoneInfo) -> int:
@@ -192,7 +174,7 @@ def messages(
     at = f.col("storeTimestamp")
     if since_ms is not None:
         found = found.where(at >= f.lit(moment(since_ms)))
-    return found if day is None else found.where(at < f.lit(day.end))
+    return found if day is None else found.where(at < f.lit(moment(day.end_ms)))
 
 
 def frame_of(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: str) -> DataFrame:

@@ -4,13 +4,16 @@ Options and database are checked before Spark starts, which takes seconds. Every
 `tianzhou_pipeline_runs`: running, done, failed or stopped.
 """
 
+import inspect
 import json
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from sqlalchemy import Engine, select, update
 
 from tianzhou.clock import wall_ms
@@ -25,9 +28,6 @@ from tianzhou.spark.pipelines.common import (
     PipelineOptions,
     short_errors,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PROGRESS_S = 0.5
 _SECRETS = ("secretKey", "securityToken", "tlsKeyPassword", "database", "business", "notify")
@@ -59,7 +59,7 @@ def run(
     name: str,
     given: Mapping[str, str],
     *,
-    spark: "SparkSession | None" = None,
+    spark: SparkSession | None = None,
     on_progress: OnProgress = lambda line: None,
     stop: threading.Event = NEVER,
 ) -> Outcome:
@@ -73,19 +73,22 @@ def run(
     module = catalog.load(name)
     options = check(name, given)
     engine = tables.open_database(options.database)
-    entry = catalog.entry(name)
-    more = {"stop": stop} if entry.stays else {}
+    streams = catalog.entry(name).streams
+    more = {"stop": stop} if "stop" in inspect.signature(module.run).parameters else {}
     try:
-        with (
-            _recorded(engine, name, given, stop) as record,
-            _stopped_error(stop),
-            short_errors(),
-        ):
-            with (
-                _session(name, spark, on_progress) as chosen,
-                _watched(chosen, on_progress, stop, cancels=not entry.streams),
-            ):
-                outcome: Outcome = module.run(chosen, options, **more)
+        with _recorded(engine, name, given, stop) as record:
+            try:
+                with (
+                    short_errors(),
+                    _session(name, spark, on_progress) as chosen,
+                    _watched(chosen, on_progress, stop, cancels=not streams),
+                ):
+                    outcome: Outcome = module.run(chosen, options, **more)
+            except PipelineError as e:
+                if not stop.is_set():
+                    raise
+                # The error of a job that the stop has cancelled says nothing more.
+                raise PipelineError("stopped before its end") from e
             record(outcome)
             return outcome
     finally:
@@ -93,23 +96,10 @@ def run(
 
 
 @contextmanager
-def _stopped_error(stop: threading.Event) -> Generator[None]:
-    """Replace errors of cancelled jobs after a stop. Raises PipelineError."""
-    try:
-        yield
-    except PipelineError as e:
-        if not stop.is_set():
-            raise
-        raise PipelineError("stopped before its end") from e
-
-
-@contextmanager
 def _session(
-    name: str, given: "SparkSession | None", on_progress: OnProgress
-) -> Generator["SparkSession"]:
+    name: str, given: SparkSession | None, on_progress: OnProgress
+) -> Generator[SparkSession]:
     """The given session, the active one of this process, or a new one."""
-    from pyspark import SparkContext
-
     from tianzhou.spark import session
 
     if given is not None:
@@ -180,7 +170,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _watched(
-    spark: "SparkSession", on_progress: OnProgress, stop: threading.Event, *, cancels: bool
+    spark: SparkSession, on_progress: OnProgress, stop: threading.Event, *, cancels: bool
 ) -> Generator[None]:
     """Report the progress of Spark's stages; with `cancels`, cancel all jobs on a stop."""
     ended = threading.Event()

@@ -115,19 +115,16 @@ def _texts(array: pa.Array | None) -> tuple[object, ...] | None:
 
 
 def _lists(array: pa.Array | None) -> tuple[object, ...] | None:
-    if not isinstance(array, pa.ListArray):
-        return None
-    bits, ends = array.buffers()[:2]
-    return _view(bits), array.offset, _view(ends) or b"", _texts(array.values)
+    return _nested(array, array.values) if isinstance(array, pa.ListArray) else None
 
 
 def _map(array: pa.Array | None) -> tuple[object, ...] | None:
-    if not isinstance(array, pa.MapArray):
-        return None
+    return _nested(array, array.keys, array.items) if isinstance(array, pa.MapArray) else None
+
+
+def _nested(array: pa.Array, *inner: pa.Array) -> tuple[object, ...]:
     bits, ends = array.buffers()[:2]
-    return (
-        _view(bits), array.offset, _view(ends) or b"", _texts(array.keys), _texts(array.items),
-    )  # fmt: skip
+    return _view(bits), array.offset, _view(ends) or b"", *map(_texts, inner)
 
 
 # -- one by one ------------------------------------------------------------------------------------
@@ -142,13 +139,8 @@ def messages_of(batch: RecordBatch, topic: str) -> Iterator[Message]:
         name: batch.column(index).to_pylist() for index, name in enumerate(batch.schema.names)
     }
     nothing: list[Any] = [None] * batch.num_rows
-    topics = columns.get("topic", nothing)
-    tags = columns.get("tags", nothing)
-    keys = columns.get("keys", nothing)
-    maps = columns.get("properties", nothing)
-    shards = columns.get("orderKey", nothing)
-    delays = columns.get("delayMs", nothing)
-    times = columns.get("deliverAt", nothing)
+    names = ("topic", "tags", "keys", "properties", "orderKey", "delayMs", "deliverAt")
+    topics, tags, keys, maps, shards, delays, times = (columns.get(name, nothing) for name in names)
     for at, body in enumerate(columns["body"]):
         if body is None:
             raise MessageRefused(f"topic {topics[at] or topic}: the body of a row is null")

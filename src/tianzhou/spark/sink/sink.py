@@ -9,8 +9,8 @@ By default every row is written at least once: Spark repeats a failed task from 
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pyarrow import RecordBatch
 from pyspark import TaskContext
@@ -19,12 +19,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
 
 from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.sink import tasks
-from tianzhou.spark.sink.options import SinkOptions, read_sink_options
-from tianzhou.spark.sink.tasks import Half
+from tianzhou.spark.sink.options import SinkOptions
+from tianzhou.spark.sink.tasks import Written
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +36,7 @@ class TaskResult(WriterCommitMessage):
     """The result of a task, sent to the driver."""
 
     query: str
-    row_count: int
-    degraded_count: int
-    halves: list[Half] = field(default_factory=list[Half])
-
-
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceArrowWriter:
-    """The writer of `DataFrame.write`. Raises ConfigError."""
-    return BatchWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=False))
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamArrowWriter:
-    """The writer of `DataFrame.writeStream`. Raises ConfigError."""
-    # Output mode "complete" arrives as overwrite; append and update both add messages.
-    return StreamWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=True))
+    written: Written
 
 
 class BatchWriter(TaskPayload, DataSourceArrowWriter):
@@ -104,8 +86,7 @@ class StreamWriter(TaskPayload, DataSourceStreamArrowWriter):
 
 def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskResult:
     init_worker()
-    written = tasks.write(iterator, options)
-    return TaskResult(query, written.row_count, written.degraded_count, written.halves)
+    return TaskResult(query, tasks.write(iterator, options))
 
 
 def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
@@ -129,7 +110,7 @@ def _end(
     commit: bool,
 ) -> None:
     done = _done(messages)
-    degraded = sum(each.degraded_count for each in done)
+    degraded = sum(each.written.degraded_count for each in done)
     if commit and degraded:
         log.warning(
             "%d messages are stored with weaker durability than configured: a flush or a copy to "
@@ -139,6 +120,6 @@ def _end(
     if options.exactly_once:
         from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
 
-        halves = [half for each in done for half in each.halves]
+        halves = [half for each in done for half in each.written.halves]
         end = ledger.commit if commit else ledger.abort
         end(ledger.Batch(query, batch), halves, options)

@@ -133,11 +133,6 @@ class SinkProducer(Producer):
             properties.CHECK_IMMUNITY_SECONDS: str(options.transaction_timeout // 1000),
         }
 
-    @property
-    def has_namespace(self) -> bool:
-        """Whether messages carry a namespace."""
-        return bool(self._namespace)
-
     def item(self, message: Message) -> bytes:
         """A message encoded as an item of a batch. Raises MessageRefused."""
         return batch_item(message, unique_ids.next(), self._namespace)
@@ -202,7 +197,7 @@ class SinkTask:
 
     async def add_rows(self, batch: RecordBatch) -> bool:
         """Send the rows of a record batch together; False if they must be added one by one."""
-        if self._producer.has_namespace or not may_be_items(batch):
+        if self._producer.settings.namespace or not may_be_items(batch):
             return False
         made: list[tuple[str, Queue | None, Items]] = []
         for topic, rows in rows_by_topic(batch, self._options.topic):

@@ -3,7 +3,7 @@
 Readers are serialized to executors, so they hold plain values and connect there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -18,13 +18,24 @@ from tianzhou.errors import RecordError
 from tianzhou.spark import offsets, push_down
 from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
 from tianzhou.spark.columns.malformed import MalformedCounter, OffsetGaps, queue_offset_at, walk
-from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range, report_loss
+from tianzhou.spark.offsets import (
+    AtTime,
+    Bounds,
+    LostRange,
+    NamedOffset,
+    OffsetSpecs,
+    Positions,
+    Range,
+    report_loss,
+)
 from tianzhou.spark.options import ReadingOptions, SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
 
 O = TypeVar("O", bound=ReadingOptions)  # noqa: E741 - the class of options
+Resolve = Callable[[OffsetSpecs, dict[Queue, Bounds]], Positions]
+"""Resolves specs to positions."""
 
 
 @dataclass
@@ -47,6 +58,32 @@ class PlannedReader(TaskPayload, DataSourceReader, Generic[O]):
         self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
         self._ending = offsets.ending_specs(options)
 
+    def _planned(
+        self, bounds: dict[Queue, Bounds], resolve: Resolve, *, is_growing: bool = False
+    ) -> list[Range]:
+        """The ranges to read: those of the options that can have rows that pass the filters."""
+        start, end = resolve(self._starting, bounds), resolve(self._ending, bounds)
+        kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+        if not is_growing:
+            lost += offsets.beyond_end(self._starting, bounds)
+        report_loss(lost, fail=self._options.fail_on_data_loss)
+        held = {each.queue: bounds[each.queue] for each in kept}
+
+        def offsets_at(time_ms: int | None) -> Positions:
+            return {} if time_ms is None else resolve(OffsetSpecs(AtTime(time_ms), {}), held)
+
+        pushed = self._pushed
+        first, stop = offsets_at(pushed.first_ms), offsets_at(pushed.stop_ms)
+        ranges = [
+            Range(
+                each.queue,
+                max(each.first, pushed.first_offset, first.get(each.queue, 0)),
+                min(each.stop, pushed.stop_offset, stop.get(each.queue, each.stop)),
+            )
+            for each in kept
+        ]
+        return [each for each in ranges if each.count]
+
 
 class PushesFilters(PlannedReader[O]):
     """Filter push-down; not in the base class, because Spark rejects it where that is off."""
@@ -65,20 +102,15 @@ class BatchReader(PlannedReader[SourceOptions]):
         super().__init__(options, wanted)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
+        with closing(ClusterReader(self._options, tags=_broker_tags(self._pushed))) as reader:
             queues = wanted_queues(reader, self._options)
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
             bounds = reader.bounds(queue for queue in queues if self._pushed.may_match(queue))
-            start = reader.resolve(self._starting, bounds)
-            end = reader.resolve(self._ending, bounds)
-            kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
-            lost += offsets.beyond_end(self._starting, bounds)
-            report_loss(lost, fail=self._options.fail_on_data_loss)
-            kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
-            share = reader.matching_share(kept)
+            ranges = self._planned(bounds, reader.resolve)
+            share = reader.matching_share(ranges)
         least, most = self._options.min_partitions, self._options.max_records_per_partition
-        return [RangePartition(part) for part in offsets.split(kept, least, most, share)]
+        return [RangePartition(part) for part in offsets.split(ranges, least, most, share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
@@ -88,28 +120,6 @@ class BatchReader(PlannedReader[SourceOptions]):
 
 class PushingReader(PushesFilters[SourceOptions], BatchReader):
     """Reads topics of a cluster, with filter push-down."""
-
-
-def narrowed(
-    ranges: list[Range],
-    pushed: PushedFilters,
-    time_offsets: Callable[[dict[Queue, Bounds], int], Mapping[Queue, int]],
-    bounds: Mapping[Queue, Bounds],
-) -> list[Range]:
-    """The parts of ranges that can contain rows that pass the filters."""
-    held = {each.queue: bounds[each.queue] for each in ranges}
-    unbounded: Mapping[Queue, int] = {}
-    first = unbounded if pushed.first_ms is None else time_offsets(held, pushed.first_ms)
-    stop = unbounded if pushed.stop_ms is None else time_offsets(held, pushed.stop_ms)
-    found = [
-        Range(
-            each.queue,
-            max(each.first, pushed.first_offset, first.get(each.queue, 0)),
-            min(each.stop, pushed.stop_offset, stop.get(each.queue, each.stop)),
-        )
-        for each in ranges
-    ]
-    return [each for each in found if each.count]
 
 
 def read_range(
@@ -132,7 +142,7 @@ def read_range(
     with (
         closing(malformed),
         closing(gaps),
-        ClusterReader(options, tags=_broker_tags(pushed)) as reader,
+        closing(ClusterReader(options, tags=_broker_tags(pushed))) as reader,
     ):
         gathered: list[bytes] = []
         size, delta = 0, 0

@@ -66,7 +66,6 @@ class Block:
     range: Range
     responses: list[tuple[bytes, int]] = field(default_factory=list[tuple[bytes, int]])
     """Undecoded records, and the delta to add to their queue offsets."""
-    lost: list[LostRange] = field(default_factory=list[LostRange])
 
     @property
     def size_bytes(self) -> int:
@@ -74,7 +73,7 @@ class Block:
 
 
 class ClusterReader(PullClient):
-    """Queries and reads a cluster as the options say; a context manager that holds connections."""
+    """Queries and reads a cluster as the options say."""
 
     # -- planning ----------------------------------------------------------------------------------
 
@@ -152,10 +151,6 @@ class ClusterReader(PullClient):
             return held.low if committed is None else committed
         return held.low if spec is NamedOffset.EARLIEST else held.high
 
-    def time_offsets(self, bounds: dict[Queue, Bounds], time_ms: int) -> Positions:
-        """The first message of each queue stored at a time or later."""
-        return self.resolve(OffsetSpecs(AtTime(time_ms), {}), bounds)
-
     async def _time_offset(self, queue: Queue, held: Bounds, time_ms: int) -> int:
         """The broker's result if the adjacent messages confirm it, else a binary search.
 
@@ -197,18 +192,19 @@ class ClusterReader(PullClient):
                 return 2**63 - 1
             queue_offset = reply.next_offset
 
-    def sample_bytes(self, positions: Positions) -> dict[Queue, float]:
+    def average_bytes(self, positions: Positions) -> float:
         """The average record size, estimated from the next messages of each queue."""
 
-        async def ask(queue: Queue) -> tuple[Queue, float] | None:
+        async def ask(queue: Queue) -> float | None:
             everything = Subscription(queue.topic)
             reply = await self._pull(queue, positions[queue], 32, everything, MASTER_ID)
             count = reply.next_offset - positions[queue]
             if reply.status is not PullStatus.FOUND or count < 1:
                 return None
-            return queue, max(len(reply.records) / count, 1.0)
+            return max(len(reply.records) / count, 1.0)
 
-        return dict(found for found in _gather(positions, ask) if found is not None)
+        sizes = [each for each in _gather(positions, ask) if each is not None]
+        return sum(sizes) / len(sizes) if sizes else 1.0
 
     def matching_share(self, ranges: Iterable[Range]) -> float:
         """The share of messages that pass the broker's filter, estimated by sample pulls."""
@@ -263,8 +259,6 @@ class ClusterReader(PullClient):
                     pending.append(loop_thread.submit(self._block(part)))
                     at = part.stop
                 block = pending.popleft().result()
-                for lost in block.lost:
-                    report_loss([lost], fail=self._options.fail_on_data_loss)
                 count = _next_count(block, count)
                 yield block
         finally:
@@ -302,9 +296,13 @@ class ClusterReader(PullClient):
         return reached
 
     def _add_result(self, block: Block, reply: PullResult, at: int) -> int:
-        """Add a result or a loss to the block; returns the next offset."""
-        queue, stop = block.range.queue, block.range.stop
-        following = reply.next_offset
+        """Add a result to the block, or report a loss; returns the next offset."""
+        stop, following = block.range.stop, reply.next_offset
+
+        def lost(before: int, why: str) -> None:
+            missing = LostRange(block.range.queue, at, min(before, stop), why)
+            report_loss([missing], fail=self._options.fail_on_data_loss)
+
         if reply.status is PullStatus.FOUND and following > at:
             # Damaged records are reported when the block is decoded.
             records = cut(reply.records, following, stop, reply.offset_delta, starts_of)
@@ -312,12 +310,12 @@ class ClusterReader(PullClient):
             return following
         if reply.status is PullStatus.NO_MATCH and following > at:
             if not self._is_filtered:
-                block.lost.append(LostRange(queue, at, min(following, stop), "were being deleted"))
+                lost(following, "were being deleted")
             return following
         if reply.status is PullStatus.OFFSET_ILLEGAL and following > at:
-            block.lost.append(LostRange(queue, at, min(following, stop), DELETED))
+            lost(following, DELETED)
             return following
-        block.lost.append(LostRange(queue, at, stop, BEYOND_END))
+        lost(stop, BEYOND_END)
         return stop
 
 

@@ -15,6 +15,7 @@ start from them.
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -88,7 +89,7 @@ class ProgressListener(StreamingQueryListener):
         if not positions:
             return
         try:
-            with ClusterReader(self._options) as reader:
+            with closing(ClusterReader(self._options)) as reader:
                 reader.commit(positions)
         except TianzhouError as error:
             log.warning("group %s: offsets not committed: %s", self._options.group, error)

@@ -6,8 +6,6 @@ The methods block or run on the event loop of the process (`loop_thread`).
 import asyncio
 import logging
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
@@ -43,54 +41,34 @@ class PullResult:
     status: PullStatus
     records: bytes
     next_offset: int
-    min_offset: int
     max_offset: int
     offset_delta: int
     by_replica: bool
 
 
 class PullClient:
-    """Connections to a cluster and pulls, as the options say; a context manager."""
+    """Connections to a cluster and pulls, as the options say; `close` releases the connections."""
 
     def __init__(self, options: SourceOptions, *, tags: str = "") -> None:
         """`tags` is the tag expression for brokers, by default that of the options.
 
         Raises ConfigError.
         """
+        settings = options.client_settings()
+
+        async def start() -> Hub:
+            return acquire(settings)
+
         self._options = options
-        self._settings = options.client_settings()
         self._group = options.group or _TOOLS_GROUP
         self._tags = tags or options.tags
         self._subscriptions: dict[str, Subscription] = {}
         self._headers: dict[tuple[Queue, str, str], dict[str, str]] = {}
-        self._hub_or_none: Hub | None = None
+        self._hub = loop_thread.run(start())
+        self._calls = BrokerCalls(self._hub, self._group, settings)
 
-    def __enter__(self) -> Self:
-        async def start() -> Hub:
-            return acquire(self._settings)
-
-        self._hub_or_none = loop_thread.run(start())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        hub, self._hub_or_none = self._hub_or_none, None
-        if hub is not None:
-            loop_thread.run(hub.release())
-
-    @property
-    def _hub(self) -> Hub:
-        if self._hub_or_none is None:
-            raise TianzhouError("ClusterReader used outside of its with block")
-        return self._hub_or_none
-
-    @property
-    def _calls(self) -> BrokerCalls:
-        return BrokerCalls(self._hub, self._group, self._settings)
+    def close(self) -> None:
+        loop_thread.run(self._hub.release())
 
     @property
     def _broker_ids(self) -> list[int]:
@@ -149,7 +127,6 @@ class PullClient:
             status,
             bytes(response.body),
             header.next_begin_offset,
-            header.min_offset,
             header.max_offset,
             header.offset_delta or 0,
             by_replica,

@@ -13,6 +13,7 @@ from tianzhou.errors import ConfigError
 from tianzhou.spark import push_down, schema
 from tianzhou.spark.options import SourceOptions, read_options
 from tianzhou.spark.python_worker import init_worker
+from tianzhou.spark.sink.options import SinkOptions, read_sink_options
 from tianzhou.spark.source.batch import BatchReader, PushingReader
 from tianzhou.spark.source.stream import FailedStream, StreamReader
 
@@ -42,11 +43,15 @@ class RocketmqSource(DataSource):
             return FailedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tianzhou.spark.sink.sink import batch_writer
+        from tianzhou.spark.sink.sink import BatchWriter
 
-        return batch_writer(self.options, schema, overwrite)
+        return BatchWriter(self._sink_options(schema, overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from tianzhou.spark.sink.sink import stream_writer
+        from tianzhou.spark.sink.sink import StreamWriter
 
-        return stream_writer(self.options, schema, overwrite)
+        # Output mode "complete" arrives as overwrite; append and update both add messages.
+        return StreamWriter(self._sink_options(schema, overwrite, streaming=True))
+
+    def _sink_options(self, schema: StructType, overwrite: bool, streaming: bool) -> SinkOptions:
+        return read_sink_options(self.options, schema, overwrite=overwrite, streaming=streaming)

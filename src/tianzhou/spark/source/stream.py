@@ -61,7 +61,7 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _cluster(self) -> ClusterReader:
         if self._reader is None:
-            self._reader = ClusterReader(self._options).__enter__()
+            self._reader = ClusterReader(self._options)
         return self._reader
 
     def _bounds(self, known: Positions) -> dict[Queue, Bounds]:
@@ -143,11 +143,8 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
             return known
         if options.max_bytes_per_trigger:
             firsts = {each.queue: each.first for each in offsets.ranges_between(begin, end)}
-            sizes = self._cluster().sample_bytes(firsts)
-            average = sum(sizes.values()) / len(sizes) if sizes else 1.0
-            end = offsets.limit_count(
-                begin, end, max(int(options.max_bytes_per_trigger / average), 1)
-            )
+            count = options.max_bytes_per_trigger / self._cluster().average_bytes(firsts)
+            end = offsets.limit_count(begin, end, max(int(count), 1))
         if options.max_offsets_per_trigger:
             end = offsets.limit_count(begin, end, options.max_offsets_per_trigger)
         return end
@@ -189,7 +186,7 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
     def stop(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.__exit__(None, None, None)
+            reader.close()
 
     # -- serialization -----------------------------------------------------------------------------
 
