@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
     Py4JError,
@@ -41,8 +41,6 @@ from tianzhou.protocol.filter.tags import SUBSCRIBE_ALL, parse_tags
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 SAFE_VARIABLE = "TIANZHOU_SPARK_PUSH_DOWN"
 """Environment variable by which the driver tells Spark's Python processes that push-down is safe.
 
@@ -56,6 +54,13 @@ _ACCEPTS_PLANNED_READ = re.compile(rf"\([^)]*{_PLANNED_READ}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeTimestamp")
 _OFFSET_MAX = 2**63 - 1
+_SETS: dict[str, tuple[str, type]] = {
+    "topic": ("topics", str),
+    "brokerName": ("brokers", str),
+    "queueId": ("queue_ids", int),
+    "tags": ("tags", str),
+}
+"""Columns whose values the source compares: the field of PushedFilters, and the type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,30 +187,23 @@ def _values(each: Filter) -> list[object] | None:
 def _add_values(
     pushed: PushedFilters, name: str, values: list[object], tags: bool
 ) -> PushedFilters | None:
-    texts = frozenset(value for value in values if isinstance(value, str))
-    numbers = frozenset(
-        value for value in values if isinstance(value, int) and not isinstance(value, bool)
-    )
-    if name == "queueId" and len(numbers) == len(set(values)):
-        return replace(pushed, queue_ids=_intersect(pushed.queue_ids, numbers))
-    if name == "queueOffset" and len(values) == 1 and len(numbers) == 1:
-        (number,) = numbers
-        return _narrow(pushed, number, number + 1)
-    if name == "storeTimestamp" and len(values) == 1 and (us := _us(values[0])) is not None:
-        return _narrow_time(pushed, -(-us // 1000), us // 1000 + 1)
-    if len(texts) != len(set(values)):
+    if name in _SETS:
+        field, kind = _SETS[name]
+        accepted = frozenset(value for value in values if type(value) is kind)
+        is_pushed = len(accepted) == len(set(values))
+        if name == "tags":
+            is_pushed &= tags and all(is_plain_tag(str(each)) for each in accepted)
+        before = getattr(pushed, field)
+        changed: dict[str, Any] = {field: accepted if before is None else before & accepted}
+        return replace(pushed, **changed) if is_pushed else None
+    if len(values) != 1:
         return None
-    if name == "topic":
-        return replace(pushed, topics=_intersect(pushed.topics, texts))
-    if name == "brokerName":
-        return replace(pushed, brokers=_intersect(pushed.brokers, texts))
-    if name == "tags" and tags and all(map(is_plain_tag, texts)):
-        return replace(pushed, tags=_intersect(pushed.tags, texts))
+    (value,) = values
+    if name == "queueOffset" and type(value) is int:
+        return _narrow(pushed, value, value + 1)
+    if name == "storeTimestamp" and (us := _us(value)) is not None:
+        return _narrow_time(pushed, -(-us // 1000), us // 1000 + 1)
     return None
-
-
-def _intersect(one: frozenset[T] | None, other: frozenset[T]) -> frozenset[T]:
-    return other if one is None else one & other
 
 
 def is_plain_tag(tag: str) -> bool:

@@ -4,13 +4,13 @@ The log interleaves the messages of all queues. Reading queue by queue would rea
 log once per queue; so a partition is a section of the log with the queue ranges inside it.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from bisect import bisect_left
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from tianzhou.spark.offline.store_files import StoreFiles
+from tianzhou.spark.offline.store_files import Entries, StoreFiles, entry_at
 from tianzhou.spark.offsets import Range
 from tianzhou.store.config import ENTRY_BYTES
 
@@ -19,9 +19,6 @@ _SPAN_BYTES_MIN, _SPAN_BYTES_MAX = 64 * 1024 * 1024, 256 * 1024 * 1024
 _SPANS_AIM = 16
 _SAMPLES = 64
 _SIZE_MIN = -(2**31)
-
-_Entry = tuple[int, int]
-"""Log offset and size of a message."""
 
 
 def spans(
@@ -32,13 +29,13 @@ def spans(
     Every message of the ranges is in exactly one span. `read_share` is the estimated share of bytes
     that will be read: a smaller share gives fewer spans.
     """
-    lookups = [(each, _entries(files, each)) for each in ranges]
+    lookups = [(each, files.queue_files(each.queue)) for each in ranges]
     edges = _edges(lookups, read_share)
     found: list[list[Range]] = [[] for _ in range(len(edges) + 1)]
-    for each, entry_at in lookups:
+    for each, queue_files in lookups:
         queue_offsets = range(each.first, each.stop)
-        before = [(edge, _SIZE_MIN) for edge in edges]
-        cuts = [each.first + bisect_left(queue_offsets, edge, key=entry_at) for edge in before]
+        before, key = [(edge, _SIZE_MIN) for edge in edges], partial(entry_at, queue_files)
+        cuts = [each.first + bisect_left(queue_offsets, edge, key=key) for edge in before]
         # Entries may be out of order where a queue was repaired; cuts must not decrease.
         cuts = np.maximum.accumulate([each.first, *cuts, each.stop]).tolist()
         for number, (first, stop) in enumerate(pairwise(cuts)):
@@ -47,31 +44,13 @@ def spans(
     return [tuple(each) for each in found if each]
 
 
-def _entries(files: StoreFiles, part: Range) -> Callable[[int], _Entry]:
-    """A lookup of entries by queue offset; zeros where there is none."""
-    parts = files.queue_files(part.queue)
-    begins = [begin for begin, _ in parts]
-
-    def entry_at(queue_offset: int) -> _Entry:
-        number = bisect_right(begins, queue_offset) - 1
-        if number < 0:
-            return 0, 0
-        begin, entries = parts[number]
-        if queue_offset - begin >= len(entries):
-            return 0, 0
-        entry = entries[queue_offset - begin]
-        return int(entry["log"]), int(entry["size"])
-
-    return entry_at
-
-
-def _edges(lookups: list[tuple[Range, Callable[[int], _Entry]]], read_share: float) -> list[int]:
+def _edges(lookups: list[tuple[Range, list[tuple[int, Entries]]]], read_share: float) -> list[int]:
     """Log offsets between spans, estimated from samples of each range."""
     samples: list[tuple[int, int, float]] = []
-    for each, entry_at in lookups:
+    for each, queue_files in lookups:
         count = min(_SAMPLES, each.count)
         for number in range(count):
-            log_offset, size = entry_at(each.first + each.count * number // count)
+            log_offset, size = entry_at(queue_files, each.first + each.count * number // count)
             samples.append((log_offset, min(size, _SPAN_BYTES_MIN), each.count / count))
     read_bytes = sum((size * read_share + ENTRY_BYTES) * weight for _, size, weight in samples)
     aim = min(max(read_bytes / _SPANS_AIM, _SPAN_BYTES_MIN), _SPAN_BYTES_MAX)

@@ -221,9 +221,18 @@ class StoreFiles:
 
         A blank entry has log offset 0, where a record of any queue may be.
         """
-        first, entries = files[bisect_right(files, queue_offset, key=itemgetter(0)) - 1]
-        entry = entries[queue_offset - first]
-        return None if entry["size"] == BLANK_SIZE else self.store_time_ms(int(entry["log"]))
+        log_offset, size = entry_at(files, queue_offset)
+        return None if size == BLANK_SIZE else self.store_time_ms(log_offset)
+
+
+def entry_at(files: Sequence[tuple[int, Entries]], queue_offset: int) -> tuple[int, int]:
+    """Log offset and size of the entry at a queue offset; zeros if there is none."""
+    number = bisect_right(files, queue_offset, key=itemgetter(0)) - 1
+    first, entries = files[number] if number >= 0 else (0, ())
+    if queue_offset - first >= len(entries):
+        return 0, 0
+    entry = entries[queue_offset - first]
+    return int(entry["log"]), int(entry["size"])
 
 
 GROUP_BYTES = 4 * 1024 * 1024

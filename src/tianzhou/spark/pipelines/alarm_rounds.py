@@ -212,17 +212,14 @@ def run_rounds(
     notice_counts: list[int] = []
     failure_count = 0
 
-    def check(now_ms: int) -> list[Observation]:
-        with engine.connect() as connection:
-            rules = rules_of(connection, kind)
-        with short_errors():
-            return observe(now_ms, rules)
-
     def one(query: str | None, batch: int) -> None:
         nonlocal failure_count
         now_ms = clock()
         try:
-            seen = check(now_ms)
+            with engine.connect() as connection:
+                rules = rules_of(connection, kind)
+            with short_errors():
+                seen = observe(now_ms, rules)
         except TianzhouError as e:
             if query is None:
                 raise

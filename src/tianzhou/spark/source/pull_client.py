@@ -19,6 +19,7 @@ from tianzhou.names import MASTER_ID
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.filter.tags import SUBSCRIBE_ALL
 from tianzhou.protocol.headers.pull import PullMessageResponse, pull_request
 from tianzhou.spark.options import ReadFrom, SourceOptions
 
@@ -62,7 +63,6 @@ class PullClient:
         self._options = options
         self._group = options.group or _TOOLS_GROUP
         self._tags = tags or options.tags
-        self._subscriptions: dict[str, Subscription] = {}
         self._headers: dict[tuple[Queue, str, str], dict[str, str]] = {}
         self._hub = loop_thread.run(start())
         self._calls = BrokerCalls(self._hub, self._group, settings)
@@ -82,12 +82,7 @@ class PullClient:
         return bool(self._tags or self._options.sql)
 
     def _subscription(self, topic: str) -> Subscription:
-        if topic not in self._subscriptions:
-            sql = self._options.sql
-            self._subscriptions[topic] = subscription_of(
-                topic, "*" if sql else self._tags or "*", sql or None, 0
-            )
-        return self._subscriptions[topic]
+        return subscription_of(topic, self._tags or SUBSCRIBE_ALL, self._options.sql or None, 0)
 
     async def _pull_with_retry(self, queue: Queue, at: int, count: int) -> PullResult:
         """Pull; retry while brokers restart or replicas lag behind."""
