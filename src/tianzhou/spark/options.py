@@ -91,8 +91,9 @@ def _parser(hint: Any) -> Callable[[str], object]:  # noqa: ANN401 - a type as t
     (kind,) = (each for each in get_args(hint) or (hint,) if each is not NoneType)
     if issubclass(kind, StrEnum):
         return lambda text: _choice(kind, text)
-    parse: Callable[[str], object] = {bool: parse_bool, int: parse_count}.get(kind, kind)
-    return parse
+    if kind is bool:
+        return parse_bool
+    return parse_count if kind is int else kind
 
 
 def parse_bool(text: str) -> bool:
@@ -289,7 +290,9 @@ class ReadingOptions:
 
     subscribe: tuple[str, ...] = parsed((), parse_names)
     subscribe_pattern: str = parsed("", parse_pattern)
-    assign: frozenset[Queue] = parsed(frozenset(), parse_assign)  # {"topic": {"broker": [0, 1]}}
+    assign: frozenset[Queue] = parsed(
+        frozenset[Queue](), parse_assign
+    )  # {"topic": {"broker": [0, 1]}}
     # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
     starting_offsets: str = parsed("", parse_offsets)
     ending_offsets: str = parsed("latest", parse_offsets)

@@ -170,7 +170,7 @@ class RowReader:
         """The rows of entries in one log file."""
 
         def where(number: int) -> str:
-            queue = ranges[entries["range"][number]].queue
+            queue = ranges[int(entries["range"][number])].queue
             return f"queue {queue}, offset {entries['queueOffset'][number]}"
 
         log_offset = int(entries["log"][0])
