@@ -27,9 +27,9 @@ from tianzhou.config.settings import (
     Loaded,
     from_environment,
     from_file,
-    limit_setting,
     load,
     path_setting,
+    positive_setting,
     setting,
 )
 from tianzhou.errors import AddressError, ConfigError
@@ -114,8 +114,8 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     vip_listen_enable: bool = setting(
         True, "listen on listenPort - 2 too, where clients send with vipChannelEnabled (Tianzhou's)"
     )
-    server_channel_max_idle_time_seconds: int = setting(
-        120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
+    server_channel_max_idle_time_seconds: int = positive_setting(
+        120, "a connection without traffic for so long is closed"
     )
     shutdown_wait_time_seconds: int = setting(
         30, "how long a stop waits for pending responses", maximum=3600, change=RESTART
@@ -126,12 +126,8 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         None, "nameservers to register with, separated by ';'; NAMESRV_ADDR in the environment",
         change=ADMIN,
     )  # fmt: skip
-    register_name_server_period: int = setting(
-        30_000,
-        "ms between two registrations; limited to 10,000 to 60,000",
-        change=LIVE,
-        minimum=1,
-        maximum=INT32_MAX,
+    register_name_server_period: int = positive_setting(
+        30_000, "ms between two registrations; limited to 10,000 to 60,000", change=LIVE
     )
     register_broker_timeout_mills: int = setting(
         24_000, "time-out of a registration in ms", change=LIVE, minimum=100, maximum=600_000
@@ -203,15 +199,11 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     transaction_time_out: int = setting(
         6000, "ms before the first check of an open transaction", change=ADMIN, maximum=INT32_MAX
     )
-    transaction_check_max: int = setting(
-        15,
-        "checks of a transaction before it is given up",
-        change=ADMIN,
-        minimum=1,
-        maximum=INT32_MAX,
+    transaction_check_max: int = positive_setting(
+        15, "checks of a transaction before it is given up", change=ADMIN
     )
-    transaction_check_interval: int = setting(
-        60_000, "ms between two rounds of checks", change=ADMIN, minimum=1, maximum=INT32_MAX
+    transaction_check_interval: int = positive_setting(
+        60_000, "ms between two rounds of checks", change=ADMIN
     )
     transaction_op_msg_max_size: int = setting(
         4096, "bytes of a record that ends several transactions; 1: one record each, as 4.9 reads",
@@ -226,9 +218,9 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     store_reply_message_enable: bool = setting(
         True, "store replies to requests in the reply topic, too", change=LIVE
     )
-    rebalance_lock_max_live_time: int = setting(
+    rebalance_lock_max_live_time: int = positive_setting(
         60_000, "ms after which a queue lock of an orderly consumer expires if it is not renewed",
-        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=ADMIN, minimum=1, maximum=INT32_MAX,
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=ADMIN,
     )  # fmt: skip
 
     # -- delayed and timed messages ---------------------------------------------------------------
@@ -236,10 +228,9 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         10_000, "ms between two saves of the progress of delay levels", minimum=10
     )
     timer_wheel_enable: bool = setting(True, "accept messages with any delivery time (TIMER_*)")
-    timer_max_delay_sec: int = setting(
-        3 * 24 * 3600, "longest delay of a timed message in seconds", change=LIVE,
-        minimum=1, maximum=INT32_MAX,
-    )  # fmt: skip
+    timer_max_delay_sec: int = positive_setting(
+        3 * 24 * 3600, "longest delay of a timed message in seconds", change=LIVE
+    )
     timer_roll_window_slot: int = setting(
         2 * 24 * 3600, "seconds after which a pending message is stored again; earlier if "
         "its log file would expire (half of fileReservedTime)", change=LIVE, minimum=60,
@@ -342,12 +333,8 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     flush_consumer_offset_interval: int = setting(
         5000, "ms between two saves of the consumer offsets", minimum=10
     )
-    channel_expired_timeout: int = setting(
-        120_000,
-        "a client without heartbeat for so many ms is dropped",
-        change=ADMIN,
-        minimum=1,
-        maximum=INT32_MAX,
+    channel_expired_timeout: int = positive_setting(
+        120_000, "a client without heartbeat for so many ms is dropped", change=ADMIN
     )
     use_server_side_reset_offset: bool = setting(
         True, "consumers learn of a reset by their next pull; false: they are called, as in 4.9",
@@ -409,24 +396,26 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
 
     # -- tables -----------------------------------------------------------------------------------
-    max_topics: int = limit_setting(TOPICS_MAX, "most topics, without those of groups (Tianzhou's)")
-    max_subscription_groups: int = limit_setting(GROUPS_MAX, "most consumer groups (Tianzhou's)")
-    max_producer_groups: int = limit_setting(
+    max_topics: int = positive_setting(
+        TOPICS_MAX, "most topics, without those of groups (Tianzhou's)"
+    )
+    max_subscription_groups: int = positive_setting(GROUPS_MAX, "most consumer groups (Tianzhou's)")
+    max_producer_groups: int = positive_setting(
         PRODUCER_GROUPS_MAX, "producer groups that are connected (Tianzhou's)"
     )
-    max_subscriptions: int = limit_setting(
+    max_subscriptions: int = positive_setting(
         SUBSCRIPTIONS_MAX, "subscriptions of all connected consumers (Tianzhou's)"
     )
-    max_consumer_offsets: int = limit_setting(
+    max_consumer_offsets: int = positive_setting(
         OFFSETS_MAX, "committed offsets, one for each queue and group (Tianzhou's)"
     )
-    max_queue_locks: int = limit_setting(
+    max_queue_locks: int = positive_setting(
         QUEUE_LOCKS_MAX, "queues locked by consumers in order (Tianzhou's)"
     )
-    max_popped_queues: int = limit_setting(
+    max_popped_queues: int = positive_setting(
         POPPED_QUEUES_MAX, "queues that groups pop, counted for each group (Tianzhou's)"
     )
-    max_group_rules: int = limit_setting(
+    max_group_rules: int = positive_setting(
         GROUP_RULES_MAX, "topics forbidden to groups; modes (pull, pop) of groups (Tianzhou's)"
     )
 

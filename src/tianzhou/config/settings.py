@@ -103,9 +103,11 @@ def setting(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
 
 
-def limit_setting(default: int, meaning: str, *, key: str = "") -> int:
-    """The most entries of a table, at least one."""
-    return setting(default, meaning, key=key, minimum=1, maximum=INT32_MAX)
+def positive_setting(
+    default: int, meaning: str, *, change: Change = Change.LOCAL, key: str = ""
+) -> int:
+    """A number from 1 to the largest of 32 bits."""
+    return setting(default, meaning, change=change, key=key, minimum=1, maximum=INT32_MAX)
 
 
 def path_setting(

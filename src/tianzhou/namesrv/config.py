@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
-from tianzhou.config.settings import INT32_MAX, Change, limit_setting, path_setting, setting
+from tianzhou.config.settings import INT32_MAX, Change, path_setting, positive_setting, setting
 from tianzhou.limits import (
     KV_BYTES_MAX,
     NAMESRV_BROKERS_MAX,
@@ -37,8 +37,8 @@ class NamesrvConfig(TlsSettings, LogSettings):
         "0.0.0.0",  # noqa: S104 - RocketMQ's default: every interface
         "address or name to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
     )
-    server_channel_max_idle_time_seconds: int = setting(
-        120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
+    server_channel_max_idle_time_seconds: int = positive_setting(
+        120, "a connection without traffic for so long is closed"
     )
     shutdown_wait_time_seconds: int = setting(
         30, "how long a stop waits for answers that are under way", maximum=3600, change=RESTART
@@ -54,9 +54,9 @@ class NamesrvConfig(TlsSettings, LogSettings):
     )
 
     # -- brokers ----------------------------------------------------------------------------------
-    broker_channel_expired_time_ms: int = setting(
+    broker_channel_expired_time_ms: int = positive_setting(
         120_000, "a broker silent for so many ms is dropped, unless it names its own (Tianzhou's)",
-        key="brokerChannelExpiredTime", change=ADMIN, minimum=1, maximum=INT32_MAX,
+        key="brokerChannelExpiredTime", change=ADMIN,
     )  # fmt: skip
     scan_not_active_broker_interval_ms: int = setting(
         5_000, "ms between two looks for silent brokers",
@@ -104,13 +104,13 @@ class NamesrvConfig(TlsSettings, LogSettings):
     quota_file: Path | None = setting(
         None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
     )
-    max_topics: int = limit_setting(NAMESRV_TOPICS_MAX, "topics of all brokers (Tianzhou's)")
-    max_routes: int = limit_setting(
+    max_topics: int = positive_setting(NAMESRV_TOPICS_MAX, "topics of all brokers (Tianzhou's)")
+    max_routes: int = positive_setting(
         NAMESRV_ROUTES_MAX,
         "topics of all brokers, a topic counted for each broker name (Tianzhou's)",
     )
-    max_brokers: int = limit_setting(NAMESRV_BROKERS_MAX, "registered brokers (Tianzhou's)")
-    max_kv_bytes: int = limit_setting(
+    max_brokers: int = positive_setting(NAMESRV_BROKERS_MAX, "registered brokers (Tianzhou's)")
+    max_kv_bytes: int = positive_setting(
         KV_BYTES_MAX,
         "bytes of the KV configuration, with 64 more for each pair (Tianzhou's)",
         key="maxKVBytes",
