@@ -71,7 +71,7 @@ async def sent_by_java(cluster: Backend, java: Shell, compression: str) -> str:
 
 
 def ways_to_compress(version: str) -> list[str]:
-    """What a stock producer can be told; that of 4.9 knows one way."""
+    """The compression types of a stock producer; 4.9 has one."""
     return ["ZLIB"] if version == "4.9.7" else [each.name for each in CompressionType]
 
 
@@ -85,7 +85,7 @@ async def test_we_read_messages_of_java(cluster: Backend, java: Shell) -> None:
 
 
 async def consumed(cluster: Backend, topic: str) -> list[str]:
-    """What a consumer of ours gets of a topic with one message."""
+    """The message that our consumer receives from a topic with one message."""
     seen: list[str] = []
     consumer = PushConsumer(topic, namesrv=cluster.namesrv, start="first")
     consumer.subscribe(topic, lambda message: seen.append(message.text))

@@ -45,7 +45,7 @@ async def test_consumer(scenario: Scenario, backend: Backend, tmp_path: Path) ->
 
 @pytest.mark.parametrize("backend", ["5.5.0"], indirect=True)
 async def test_batches_stored_as_one_record(backend: Backend) -> None:
-    """Its records hold several messages each; the consumer gets them one by one."""
+    """Its records contain several messages each; the consumer gets single messages."""
     topic = backend.name("Batched")
     await create_topic(backend, topic, 1, attributes="+queue.type=BatchCQ")
     await send_as_one(backend.namesrv, topic, [f"{number}" for number in range(50)])
@@ -64,7 +64,7 @@ async def test_batches_stored_as_one_record(backend: Backend) -> None:
 
 
 async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
-    """As Java's client sends a batch: it has an id of its own, and so may be stored as one."""
+    """As the Java client sends a batch: with its own id, so it may be stored as one record."""
     items = [
         send_request.batch_item(Message(topic, text), f"{at:032}") for at, text in enumerate(texts)
     ]

@@ -27,7 +27,7 @@ OF_THE_GRPC_CLIENT = {"setAwaitDuration", "setSubscriptionExpressions"}
 
 
 def documented_names() -> set[str]:
-    """The words that stand as code in the first column of the tables."""
+    """The names in code style in the first column of the tables."""
     text = DOCUMENT.read_text()
     section = text[text.index("\n## From the Java client") : text.index("\n## Differences between")]
     rows = [line.replace(r"\|", "") for line in section.splitlines() if line.startswith("| ")]
@@ -55,7 +55,7 @@ def test_every_public_method_has_a_row(apache: None, name: str) -> None:
 
 
 def test_tables_list_only_setters_of_java(apache: None) -> None:
-    """A setter that was renamed, or never was, helps nobody who looks for it."""
+    """Renamed or missing setters would mislead readers."""
     others = (
         "client.consumer.DefaultMQPullConsumer",
         "client.consumer.listener.ConsumeOrderlyContext",

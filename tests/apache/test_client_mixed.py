@@ -39,7 +39,7 @@ ALLOCATIONS: dict[str, Allocate] = {
 
 @pytest.fixture(scope="module")
 def mixed_shells(apache: None) -> Iterator[Shells]:
-    """Stock consumers of a version, in a JVM that is started when first asked for."""
+    """Stock consumers of a version, in a JVM that is started on first use."""
     with java_shells("MixedShell") as shell:
         yield shell
 

@@ -243,7 +243,7 @@ async def test_delay_level(backend: Backend, producer: Producer) -> None:
 
 @pytest.mark.parametrize("how", ["delay", "deliver_at"])
 async def test_any_delay(backend: Backend, producer: Producer, how: str) -> None:
-    """4.9 has no timers: it stores the message at once, as docs/client.md tells."""
+    """4.9 has no timers: it stores the message immediately, as docs/client.md says."""
     topic = backend.name("Timer")
     await producer.send(topic, b"now")
     # Where it is stored at once, it is there long before its time.
@@ -281,7 +281,7 @@ async def test_recall(backend: Backend, producer: Producer) -> None:
 
 
 class Books:
-    """A listener that decides by what the body says, and keeps what it was asked."""
+    """A listener that decides by the body, and records its calls."""
 
     def __init__(self) -> None:
         self.executed: list[str] = []
@@ -395,7 +395,7 @@ async def create_topic(
     attributes: str = "",
     credentials: Credentials | None = None,
 ) -> None:
-    """As operators do, behind the back of every producer."""
+    """As operators do, without notice to producers."""
     settings = ClientSettings(
         namesrv=backend.namesrv, instance_name="operator", credentials=credentials
     )
@@ -428,7 +428,7 @@ _shards = itertools.count()
 
 
 async def send_by(way: str, producer: Producer, topic: str) -> int:
-    """The queue that took it."""
+    """The queue of the message."""
     if way == "send":
         return (await producer.send(topic, b"x")).queue.queue_id
     if way == "ordered":
@@ -485,7 +485,7 @@ async def test_trace(backend: Backend) -> None:
 
 
 def _trace_of(stored: list[StoredMessage], group: str) -> dict[str, list[str]]:
-    """Entries of a group by the id of the message they are about."""
+    """The trace entries of a group, by message id."""
     found: dict[str, list[str]] = {}
     for message in stored:
         for entry in message.body.decode().split("\x02"):

@@ -57,7 +57,7 @@ def cluster(
 
 
 class Twice:
-    """A handler that wants every message a second time."""
+    """A handler that requests one redelivery of every message."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ class Twice:
 
 
 async def see_what_is_granted(known: ClientSettings, group: str, topic: str) -> None:
-    """Send, consume and send back where that is granted, and be refused where it is not."""
+    """Send, consume and send back with permission, and be rejected without."""
     twice = Twice()
     consumer = PushConsumer(group, settings=known, start="first")
     consumer.subscribe(topic, twice.take)
@@ -112,7 +112,7 @@ async def test_credentials_grant_only_their_permissions(cluster: Secured) -> Non
 
 @pytest.mark.parametrize("cluster", ["5.5.0"], indirect=True)
 async def test_users_and_policies_of_5(cluster: Secured) -> None:
-    """The second access control: a user, and what it may do with topics and groups."""
+    """Access control 2.0: a user with policies for topics and groups."""
     topic, group, user = "Policed", "policed-group", Credentials("policed-user", "policed-secret")
     await create_topic(cluster.backend, topic, QUEUES, credentials=CHIEF)
     await create_user(cluster, user, [f"Topic:{topic}", f"Group:{group}"])
@@ -149,7 +149,7 @@ async def create_user(cluster: Secured, user: Credentials, resources: list[str])
 
 
 async def test_every_kind_of_client_over_tls(cluster: Secured) -> None:
-    """Signed as well, since these brokers ask for that."""
+    """With credentials, since these brokers require them."""
     sealed = cluster.settings(CLERK, encrypted=True)
     await create_topic(cluster.backend, ORDERED, QUEUES, credentials=CHIEF)
     async with Producer("senders", settings=sealed) as producer:
@@ -178,7 +178,7 @@ async def test_every_kind_of_client_over_tls(cluster: Secured) -> None:
 
 
 async def test_untrusted_certificate_is_rejected(cluster: Secured) -> None:
-    """Which also shows that settings with `tls` lead to no plain connection."""
+    """This also shows that settings with `tls` never use a plain connection."""
     doubting = Tls(trusted=cluster.folder / "stranger.pem")
     settings = ClientSettings(namesrv=cluster.backend.namesrv, tls=doubting, credentials=CLERK)
     async with Producer("doubting", settings=settings) as producer:
@@ -190,7 +190,7 @@ async def test_untrusted_certificate_is_rejected(cluster: Secured) -> None:
 
 
 async def test_an_ordered_consumer_is_killed(cluster: Secured, tmp_path: Path) -> None:
-    """The locks of the dead run out, then the order goes on; locks are signed as well."""
+    """The locks of the dead consumer expire, then consumption continues; locks are signed."""
     topic, group = "KilledOrder", "killed-clerks"
     await create_topic(cluster.backend, topic, QUEUES, credentials=CHIEF)
     victim, survivor, sent = await kill_one(

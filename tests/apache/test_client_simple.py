@@ -1,6 +1,6 @@
 """Our simple consumer with our broker and with Apache's: the same functions run against both.
 
-4.9 cannot pop and must say so. Time is the real one here; what depends on it is waited for.
+4.9 does not support pop, and the error must say so. Time is real here, so tests wait.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def texts(messages: list[PoppedMessage]) -> list[str]:
 async def received(
     consumer: SimpleConsumer, count: int, invisible_s: float = LONG_S
 ) -> list[PoppedMessage]:
-    """So many messages."""
+    """Receive so many messages."""
     found: list[PoppedMessage] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(found) < count:
@@ -49,7 +49,7 @@ async def received(
 
 
 async def until_committed(site: Site, group: str, topic: str, offsets: list[int]) -> None:
-    """Apache's brokers commit what was acknowledged some moments later."""
+    """Apache's brokers commit acknowledged messages with a delay."""
 
     async def look() -> bool:
         return await site.committed(group, topic, len(offsets)) == offsets

@@ -1,7 +1,7 @@
-"""Our consumers with a master of Apache's and its slave: they read where they are told to.
+"""Our consumers with a master of Apache's and its slave: they follow the suggested broker id.
 
-The master takes nothing to be in memory, so it sends readers of old messages to the slave; and when
-the master is gone, the slave is all there is.
+The master treats all messages as cold, so it redirects pulls to the slave; and when
+the master is stopped, only the slave serves.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def broker_of(namesrv: str, role: str, broker_id: int) -> AbstractContextManager
 
 
 class Slow:
-    """Takes messages one by one, and stops after some until it is told to go on."""
+    """Handles messages one by one, and pauses after some until it is released."""
 
     def __init__(self, count: int) -> None:
         self.seen: set[tuple[int, int]] = set()
@@ -108,7 +108,7 @@ async def test_pulls_are_redirected_to_the_slave(pair: Pair) -> None:
 
 
 async def copied_count(slave: Peer, queues: list[Queue]) -> int:
-    """How many messages the slave has; -1 while it does not even know the topic."""
+    """The number of messages on the slave; -1 while it does not have the topic."""
     known = await slave.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC})
     if known.code != ResponseCode.SUCCESS:
         return -1

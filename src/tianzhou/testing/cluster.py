@@ -92,10 +92,11 @@ class Cluster:
         if self._given_folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tianzhou-testing-")
             self._folder = Path(self._temporary.name)
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="tianzhou-testing")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop,), name="tianzhou-testing"
+        )
         self._thread.start()
-        ready.wait(_START_TIMEOUT_S)
         try:
             self._on_loop(self._start)
         except BaseException:
@@ -180,10 +181,8 @@ class Cluster:
 
     # -- server thread -----------------------------------------------------------------------------
 
-    def _run(self, ready: threading.Event) -> None:
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        loop.call_soon(ready.set)
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
         finally:

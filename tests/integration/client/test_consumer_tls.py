@@ -1,4 +1,4 @@
-"""Consumers over TLS, with a broker that takes nothing else: pulls, locks, offsets, redelivery."""
+"""Consumers over TLS, with a broker that requires it: pulls, locks, offsets, redelivery."""
 
 import logging
 from collections import Counter
@@ -29,7 +29,7 @@ TOPIC = "sealed"
 
 @asynccontextmanager
 async def sealed_cluster(folder: Path) -> AsyncGenerator[ClientSettings]:
-    """Gives what a client needs to be let in: whom to trust, and a certificate of its own."""
+    """A cluster that requires TLS, and the settings of a client: trusted CA and own certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     for name, identity in (("server", "127.0.0.1"), ("client", "consumer@example.org")):
@@ -103,7 +103,7 @@ async def test_consumers_over_tls(tmp_path: Path) -> None:
 async def test_broker_rejects_consumers_without_certificate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a certificate, and without TLS, nothing comes, and the log says why."""
+    """Without a certificate, or without TLS, nothing is received, and the log names the reason."""
     caplog.set_level(logging.WARNING)
     async with sealed_cluster(tmp_path) as sealed:
         async with Producer("senders", settings=sealed) as producer:

@@ -1,4 +1,4 @@
-"""Handling once and the outbox, on real databases: SQLite, PostgreSQL and Redis."""
+"""Idempotent consumption and the outbox, on SQLite, PostgreSQL and Redis."""
 
 import asyncio
 import sqlite3
@@ -76,7 +76,7 @@ DATABASES = ["sqlite3", "psycopg", "psycopg2", "sqlalchemy-sqlite", "sqlalchemy-
 
 @pytest.fixture(params=DATABASES)
 def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Begin]:
-    """A way to begin transactions on an empty database."""
+    """A function that begins transactions on an empty database."""
     if request.param == "sqlite3":
         yield sqlite_begin(tmp_path)
         return
@@ -180,7 +180,7 @@ def test_threads_use_one_connection_one_at_a_time(
     failed: list[str] = []
 
     def handle(number: int) -> None:
-        """Every second one fails when half its work is done."""
+        """Every second call fails after half of its work."""
 
         def work(connection: Connection) -> None:
             do_work(connection)
@@ -419,7 +419,7 @@ def producer_of(cluster: Cluster, group: str) -> Producer:
 
 
 class Recorder:
-    """Takes messages as a producer does; fails while it is told to."""
+    """A producer that records messages, and fails while `failure` is set."""
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
@@ -514,7 +514,7 @@ async def test_row_is_retried_with_back_off_and_reported_after_the_last_attempt(
 async def test_row_stored_with_weaker_durability_is_sent_again(
     begin: Begin, is_settled: bool
 ) -> None:
-    """Until it is stored as it should be, or has been sent three times."""
+    """Until it is stored with SEND_OK, or has been sent three times."""
     now_ms = 1_000_000
     outbox = make_outbox(begin, lambda: now_ms)
     recorder = Recorder()

@@ -61,7 +61,7 @@ SETTINGS = (client.ClientSettings, client.ProducerSettings, client.PushSettings,
 
 
 def names_in(title: str) -> set[str]:
-    """All names in code of a section and those below it."""
+    """All names in code style of a section and its subsections."""
     text = (DOCS / "client.md").read_text()
     section = re.split(r"(?m)^## ", text.split(f"\n## {title}\n")[1])[0]
     prose = re.sub(r"(?m)^```(.|\n)*?^```$", "", section)
@@ -69,7 +69,7 @@ def names_in(title: str) -> set[str]:
 
 
 def public_names() -> set[str]:
-    """Everything that the package offers, and everything that its classes offer."""
+    """The public names of the package and of its classes."""
     found = set(client.__all__)
     for each in (getattr(client, name) for name in client.__all__):
         if inspect.isclass(each):

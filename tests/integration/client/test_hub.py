@@ -1,4 +1,4 @@
-"""The hub: shared within a loop, gone without a trace, alive through failures of servers."""
+"""The hub: shared within an event loop, releases everything, survives server failures."""
 
 import asyncio
 import gc
@@ -86,7 +86,7 @@ def namesrv(servers: Cluster) -> str:
 
 
 def dead_address() -> str:
-    """An address where nobody listens."""
+    """An address at which no server listens."""
     return f"127.0.0.1:{free_port()}"
 
 
@@ -105,7 +105,7 @@ async def test_clients_with_equal_settings_share(namesrv: str) -> None:
 
 
 async def test_producer_settings_do_not_open_connections(servers: Cluster, namesrv: str) -> None:
-    """Plain, traced, observed and in a namespace: one hub, and each heeds its own settings."""
+    """Plain, traced, with telemetry and in a namespace: one hub, and each uses its own settings."""
     servers.create_topic("Told", 1)
     servers.create_topic("n%Told", 1)
     async with (
@@ -315,7 +315,7 @@ async def test_works_again_when_the_broker_is_back(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def silent_server() -> AsyncGenerator[tuple[str, list[asyncio.StreamWriter]]]:
-    """A server that takes requests and never answers; gives its address and its connections."""
+    """A server that reads requests and never responds; yields its address and its connections."""
     accepted: list[asyncio.StreamWriter] = []
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -337,7 +337,7 @@ async def silent_server() -> AsyncGenerator[tuple[str, list[asyncio.StreamWriter
 
 
 async def register_silent(namesrv: Peer, address: str, topic: str) -> None:
-    """Let a nameserver believe, for as long as the peer is connected, that a broker is there."""
+    """Register a broker at a nameserver for as long as the peer is connected."""
     table = TopicConfigTable(
         # A first registration with one topic alone is not believed, in case it was cut short.
         topics={
@@ -366,7 +366,7 @@ async def test_silent_nameserver_is_not_waited_for_twice_on_one_connection() -> 
 
 
 async def test_silent_broker(tmp_path: Path) -> None:
-    """The time for all tries holds, and a limit for each try lets another broker take over."""
+    """The time-out covers all attempts; a limit per attempt lets another broker be tried."""
     async with (
         silent_server() as (address, _),
         running_namesrv(tmp_path) as namesrv,
@@ -413,7 +413,7 @@ async def test_back_pressure_lets_one_after_the_other_pass(namesrv: str) -> None
 
 
 async def test_back_pressure_has_a_time_out(tmp_path: Path) -> None:
-    """Whoever finds no room in its time has sent nothing, and is told so."""
+    """A send that waits too long for capacity fails, and nothing was sent."""
     async with (
         silent_server() as (address, _),
         running_namesrv(tmp_path) as namesrv,
@@ -457,7 +457,7 @@ async def test_body_larger_than_a_frame(namesrv: str) -> None:
 
 
 async def test_closed_before_the_answer(namesrv: str) -> None:
-    """Late answers to a producer that is gone must not break the connection that others share."""
+    """Late responses to a closed producer must not break the shared connection."""
     async with Producer("stays", namesrv=namesrv) as other:
         await other.send("Late", b"warm")
         queue = (await other.queues("Late"))[0]

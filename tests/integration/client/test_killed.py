@@ -1,8 +1,8 @@
-"""A consumer that is killed: another takes over its queues, and nothing that was sent is lost."""
+"""A killed consumer: another one takes over its queues, and no message is lost."""
 
 from pathlib import Path
 
-from tests.integration.client.test_consumer_troubles import TOPIC, create_topic
+from tests.integration.client.test_consumer_failures import TOPIC, create_topic
 from tests.support.brokers import cluster
 from tests.support.killed_process import assert_in_order, kill_one
 
@@ -23,7 +23,7 @@ async def test_in_any_order(tmp_path: Path) -> None:
 
 
 async def test_in_order(tmp_path: Path) -> None:
-    """The locks of the dead run out (after 60 s, here after 3), then the order goes on."""
+    """The locks of the dead consumer expire (60 s, here 3), then consumption continues in order."""
     locks = {"rocketmq.broker.rebalance.lockMaxLiveTime": 3_000}
     async with cluster(tmp_path, **locks) as it:
         await create_topic(it.namesrv, it.broker.address, QUEUES)

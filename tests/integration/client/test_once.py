@@ -1,4 +1,4 @@
-"""Handling once as consumers see it: duplicates are done, not tried again."""
+"""Idempotent handlers in consumers: duplicates count as consumed and are not redelivered."""
 
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 async def consume_all(cluster: Cluster, group: str, handler: Handler) -> None:
     """Send orders with duplicates, and let a consumer handle them until all are committed.
 
-    A message that comes again even once would be a dead letter: it has no further try.
+    A redelivered message would be a dead letter immediately: it has no retries.
     """
     namesrv = cluster.namesrv_address
     queue = Queue(group, "broker-0", 0)
@@ -55,7 +55,7 @@ async def consume_all(cluster: Cluster, group: str, handler: Handler) -> None:
 
 
 async def dead_letter_count(cluster: Cluster, group: str) -> int:
-    """As the broker has them; it makes their topic for the first one."""
+    """As stored by the broker, which creates their topic for the first one."""
     async with peer_of(cluster.broker_addresses["broker-0"]) as broker:
         topic = DLQ_TOPIC_PREFIX + group
         answer = await broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
@@ -116,7 +116,7 @@ async def test_duplicate_counts_as_consumed(kind: Kind, cluster: Cluster, tmp_pa
 
 
 async def test_handler_that_returns_false_makes_dead_letters(cluster: Cluster) -> None:
-    """The measure of the test above: dead letters are seen where there are any."""
+    """The counterpart of the test above: dead letters are detected."""
     cluster.create_topic("never-happy", 1)
     await consume_all(cluster, "never-happy", lambda message: False)
     assert await dead_letter_count(cluster, "never-happy") == len(SENT)

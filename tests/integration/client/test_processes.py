@@ -25,7 +25,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def run_program(*arguments: str) -> str:
-    """What a Python program prints; it must end well and complain of nothing."""
+    """The output of a Python program, which must succeed without warnings."""
     done = subprocess.run(
         # Newer Pythons warn of every fork beside threads, which is what this is about.
         [sys.executable, "-W", "ignore::DeprecationWarning", *arguments],
@@ -154,7 +154,7 @@ with sync.LitePullConsumer("blocking", namesrv=namesrv, start="first") as lite:
 
 
 def test_sends_and_consumes_without_unix_modules(cluster: Cluster, tmp_path: Path) -> None:
-    """As near as Linux comes to Windows: a plain event loop, no fork, none of Unix's modules."""
+    """Like Windows, as far as possible on Linux: plain event loop, no fork, no Unix modules."""
     cluster.create_topic("Portable", 2)
     run_program("-c", WITHOUT_UNIX, cluster.namesrv_address, "Portable", str(tmp_path))
     assert list(tmp_path.rglob("offsets.json"))

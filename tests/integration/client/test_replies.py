@@ -1,4 +1,4 @@
-"""Request and reply: repliers, and replies that come too late."""
+"""Request and reply: repliers, and late replies."""
 
 import asyncio
 import logging
@@ -155,7 +155,7 @@ async def consumed(cluster: Cluster, group: str, topic: str) -> bool:
 
 
 async def sent_back_count(cluster: Cluster) -> int:
-    """Messages that were ever sent back: they wait among the delayed ones first."""
+    """The number of messages sent back; they are stored as delayed messages first."""
     async with Admin(cluster.namesrv_address) as admin:
         try:
             queues = extents(await admin.topics.stats(SCHEDULE_TOPIC))

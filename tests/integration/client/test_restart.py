@@ -1,4 +1,4 @@
-"""A broker that restarts costs a send time, and no error, as long as it is back in time."""
+"""A send survives a broker restart, as long as the broker is back before the time-out."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ class Committing(TransactionListener):
 
 @dataclass(slots=True)
 class Restartable:
-    """A nameserver, and one broker at a fixed port that is stopped and started at will."""
+    """A nameserver, and one broker at a fixed port that can be stopped and started."""
 
     namesrv: str
     folder: Path
@@ -236,7 +236,7 @@ async def test_no_nameserver_is_an_error_only_when_the_time_is_up() -> None:
 
 @dataclass(slots=True)
 class Scripted:
-    """A broker that answers sends with given codes, then stores them."""
+    """A broker that responds to sends with given codes, then stores them."""
 
     codes: list[int]
     send_count: int = 0

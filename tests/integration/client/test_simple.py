@@ -1,7 +1,7 @@
-"""The simple consumer against our broker: sharing, coming back, filters, many places, the end.
+"""The simple consumer with our broker: sharing, redelivery, filters, many targets, close.
 
-The clock of the cluster is the test's (`advance`): what is not acknowledged comes back when the
-test says that its time is up.
+Tests move the clock of the cluster (`advance`): unacknowledged messages are redelivered when the
+test ends their invisible time.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def until_committed(cluster: Cluster, offsets: list[int]) -> None:
 
 
 async def again(consumer: SimpleConsumer, count: int = 1) -> list[PoppedMessage]:
-    """Messages that come back."""
+    """The next redelivered messages."""
     found: list[PoppedMessage] = []
 
     async def look() -> bool:
@@ -197,7 +197,7 @@ async def test_unacknowledged_message_is_redelivered_with_its_count() -> None:
 async def test_redelivered_message_has_the_subscribed_topic(
     own_names: str, second_form: str
 ) -> None:
-    """Retry topics of both forms, of brokers that show their names and of those that do not."""
+    """With both forms of retry topics, and brokers that return or hide their names."""
     settings: dict[str, Any] = {
         "popResponseReturnActualRetryTopic": own_names,
         "enableRetryTopicV2": second_form,
@@ -255,7 +255,7 @@ async def test_handle_expires_after_the_invisible_time() -> None:
 
 
 async def test_expired_handle_does_not_affect_a_redelivered_message() -> None:
-    """The broker's clock says that its time is up; ours would not."""
+    """Expired by the clock of the broker, not by the local one."""
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         await send(cluster, "a")
         (old,) = await consumer.receive(invisible=60)

@@ -1,4 +1,4 @@
-"""Where a new group begins, as docs/client.md says it."""
+"""The start offset of a new group, as documented in docs/client.md."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 async def received(cluster: Cluster, topic: str, start: Start) -> list[bytes]:
-    """What a group gets of two messages before its start and one after it."""
+    """The messages that a group receives of two before its start and one after it."""
     got: list[bytes] = []
 
     async def take(message: ReceivedMessage) -> None:

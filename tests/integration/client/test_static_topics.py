@@ -1,4 +1,4 @@
-"""Static topics (5.x), which this client does not know: nothing is sent to them, nothing read."""
+"""Static topics (5.x) are not supported by this client: sends and pulls are rejected."""
 
 import logging
 
@@ -15,7 +15,7 @@ WORDS = f"topic {TOPIC}: it is a static topic"
 
 
 async def test_send_to_a_static_topic_is_rejected() -> None:
-    """Not even in the way that leads to topics which do not exist yet."""
+    """Also not through the template for topics that do not exist yet."""
     async with scripted_cluster() as script:
         script.static_topics = frozenset([TOPIC])
         async with Producer("g", namesrv=script.namesrv) as producer:

@@ -1,4 +1,4 @@
-"""The blocking face of the producers."""
+"""The blocking producers."""
 
 import asyncio
 import threading

@@ -30,7 +30,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watched:
-    """Where spans and metrics of this process go."""
+    """The exporters of spans and metrics of this process."""
 
     def __init__(self) -> None:
         def module(name: str) -> Any:  # noqa: ANN401 - untyped where it is not installed

@@ -1,7 +1,7 @@
-"""The time of a send covers everything: lingering, the look-up of the route, all tries.
+"""The time-out of a send covers everything: lingering, the route lookup, all attempts.
 
-Whatever else could end the wait takes ten minutes here, so a send that keeps no time of its own
-meets the deadline of the test instead.
+All other time-outs are ten minutes here, so a send that ignores its own time-out
+exceeds the deadline of the test.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SHORT_MS = 100
 
 @asynccontextmanager
 async def before_silent_namesrv() -> AsyncGenerator[Producer]:
-    """A producer whose nameserver takes questions and never answers."""
+    """A producer whose nameserver never responds."""
     async with (
         silent_server() as (address, _),
         Producer(
@@ -35,7 +35,7 @@ async def before_silent_namesrv() -> AsyncGenerator[Producer]:
 
 @asynccontextmanager
 async def before_silent_broker(folder: Path, linger_ms: float) -> AsyncGenerator[Producer]:
-    """A lingering producer whose topic lies on a broker that never answers."""
+    """A lingering producer whose broker never responds."""
     async with (
         silent_server() as (address, _),
         running_namesrv(folder) as namesrv,

@@ -1,4 +1,4 @@
-"""Messages as programs see them."""
+"""The message classes of the client."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Settings: names, values, who shares a hub."""
+"""Settings: names, values, and which clients share a hub."""
 
 import dataclasses
 from typing import Any, get_type_hints

@@ -22,7 +22,7 @@ def public(kind: type) -> set[str]:
 
 
 def arguments(kind: type, name: str) -> dict[str, object] | None:
-    """What a method takes: kinds and defaults by name; None for a property."""
+    """The parameters of a method: kinds and defaults by name; None for a property."""
     found = inspect.getattr_static(kind, name)
     if isinstance(found, property):
         return None

@@ -1,4 +1,4 @@
-"""The testing kit: real servers that start, restart, keep messages and follow a clock."""
+"""`tianzhou.testing`: real servers that start, restart, store messages and follow a clock."""
 
 import asyncio
 import threading

@@ -1,6 +1,7 @@
 """A queue that a group member consumes, and its state as operators see it."""
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import cast
 
 from tianzhou.client.consumer.process_queue import ConcurrentQueue, OrderedQueue, ProcessQueue
@@ -9,25 +10,21 @@ from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.protocol.bodies.clients import ProcessQueueInfo
 
 
+@dataclass(slots=True, eq=False)
 class HeldQueue:
     """A queue that this member consumes."""
 
-    __slots__ = (
-        "full_count", "more_waits", "paused", "queue", "reported_offset", "state", "task", "wake",
-    )  # fmt: skip
-
-    def __init__(self, queue: Queue, state: ProcessQueue) -> None:
-        self.queue = queue
-        self.state = state
-        self.wake = asyncio.Event()
-        """Set when there may be capacity again, or a pause may be over."""
-        self.paused = False
-        self.full_count = 0
-        self.more_waits = False
-        """Whether more messages follow the last ones, so that the next pull returns at once."""
-        self.reported_offset: int | None = None
-        """The last offset that a pull has committed."""
-        self.task: asyncio.Task[None] | None = None
+    queue: Queue
+    state: ProcessQueue
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be capacity again, or a pause may be over."""
+    paused: bool = False
+    full_count: int = 0
+    more_waits: bool = False
+    """Whether more messages follow the last ones, so that the next pull returns at once."""
+    reported_offset: int | None = None
+    """The last offset that a pull has committed."""
+    task: asyncio.Task[None] | None = None
 
     @property
     def concurrent(self) -> ConcurrentQueue:

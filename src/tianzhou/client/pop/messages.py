@@ -27,52 +27,42 @@ from tianzhou.protocol.records.record import decode_records
 class PoppedMessage(ReceivedMessage):
     """A received message that is invisible to other consumers for its invisible time."""
 
-    __slots__ = ("_expires_s", "_receipt", "_subscribed")
+    __slots__ = ("_expires_s", "receipt", "wire_topic")
 
     def __init__(
         self,
         stored: StoredMessage,
         receipt: Receipt,
-        subscribed: str,
+        wire_topic: str,
         broker_name: str,
         namespace: str,
         unpacked_bytes_max: int,
     ) -> None:
-        """`subscribed` is the topic on the wire that was popped."""
         super().__init__(stored, broker_name, namespace, unpacked_bytes_max)
-        self._subscribed = subscribed
+        self.wire_topic = wire_topic
+        """The topic that was subscribed to, as brokers know it."""
         self._set_receipt(receipt)
 
     def _set_receipt(self, receipt: Receipt) -> None:
-        self._receipt = receipt
-        # Counted here from the arrival of the answer, for the clocks of two machines may differ;
-        # the broker counts from a moment before.
+        self.receipt = receipt
+        """The decoded handle."""
+        # Counted from the arrival of the response: clocks of two machines may differ.
         self._expires_s = time.monotonic() + receipt.invisible_time_ms / 1000
 
     @property
     def topic(self) -> str:
         """The topic that was subscribed to, without its namespace."""
-        return namespaces.strip(self._namespace, self._subscribed)
-
-    @property
-    def wire_topic(self) -> str:
-        """The topic that was subscribed to, as brokers know it."""
-        return self._subscribed
+        return namespaces.strip(self._namespace, self.wire_topic)
 
     @property
     def handle(self) -> str:
         """The receipt handle, for acknowledgement; it changes with the invisible time."""
-        return str(self._receipt)
-
-    @property
-    def receipt(self) -> Receipt:
-        """The decoded handle."""
-        return self._receipt
+        return str(self.receipt)
 
     @property
     def visible_at(self) -> datetime:
         """When the invisible time ends, by the broker's clock (UTC)."""
-        return time_of(self._receipt.pop_time_ms + self._receipt.invisible_time_ms)
+        return time_of(self.receipt.pop_time_ms + self.receipt.invisible_time_ms)
 
     @property
     def is_expired(self) -> bool:
@@ -83,7 +73,7 @@ class PoppedMessage(ReceivedMessage):
         """The broker has changed the invisible time, and with it the handle."""
         self._set_receipt(
             replace(
-                self._receipt,
+                self.receipt,
                 start_offset=self.handle_offset,
                 pop_time_ms=response.pop_time_ms,
                 invisible_time_ms=response.invisible_time_ms,
@@ -95,7 +85,7 @@ class PoppedMessage(ReceivedMessage):
     @property
     def handle_offset(self) -> int:
         """The queue offset in the handle."""
-        at = self._receipt.queue_offset
+        at = self.receipt.queue_offset
         return self.stored.queue_offset if at is None else at
 
 
@@ -127,16 +117,16 @@ def receipt_of(
 ) -> Receipt:
     """The receipt of a message. Raises RecordError if the response lacks its queue."""
     given = _receipt_in(stored)
-    # Any other was in the message when it was sent, and belongs to the message it was made from.
+    # Any other belongs to the message of which this one is a copy.
     if given is not None and given.pop_time_ms == response.pop_time_ms:
         return given
     mark = receipts.mark_of(stored.topic)
-    # Brokers of the first 5.x name no starts; then each message is its own.
+    # The first brokers of 5.x return no start offsets; then each message is its own start.
     start = starts.get((mark, stored.queue_id)) if starts else stored.queue_offset
     if start is None:
         raise RecordError(
-            f"a message of {stored.topic[:64]} {stored.queue_id} came, of which the answer to the "
-            "pop says nothing"
+            f"received a message of {stored.topic[:64]} {stored.queue_id}, for which the response "
+            "has no start offset"
         )
     return Receipt(
         start, response.pop_time_ms, response.invisible_time_ms, response.revive_queue_id, mark,

@@ -7,7 +7,7 @@
           └── notified, or after a time-out  <── empty ─────┘
 
 A target is a topic on a broker. Ready targets are polled in turn, so that a busy one does not
-starve the others; a listener takes no messages, so it does no harm without a receiver. Receivers
+starve the others; a listener pops no messages, so it needs no receiver. Receivers
 that find no ready target queue up, and each target that becomes ready wakes one of them.
 """
 
@@ -28,7 +28,7 @@ _ERROR_PAUSE_S, _ERROR_PAUSE_S_MAX = 0.1, 3.0
 
 
 class PollScheduler:
-    """The indexes of one consumer."""
+    """The targets of one consumer."""
 
     def __init__(self, listen: Listen, name: str) -> None:
         self._listen = listen
@@ -46,18 +46,18 @@ class PollScheduler:
         return [*self._ready, *self._listeners]
 
     def update(self, known: Iterable[Queue]) -> None:
-        """These are the indexes now; new ones are ready."""
+        """Set the targets; new ones are ready."""
         wanted = set(known)
         for target in {*self._ready, *self._listeners} - wanted:
             self._forget(target)
         new = sorted(wanted - {*self._ready, *self._listeners})
-        # Consumers that start together shall not all begin with the same broker.
+        # Consumers that start together should not all begin with the same broker.
         random.shuffle(new)
         for target in new:
             self._make_ready(target)
 
     def renew(self, topic: str) -> None:
-        """The filter of a topic has changed; what its listeners know is old."""
+        """The filter of a topic has changed: poll its targets again."""
         for target in [each for each in self._listeners if each.topic == topic]:
             self._forget(target)
             self._make_ready(target)

@@ -1,4 +1,4 @@
-"""Connections on which requests time out: which are given up, and when."""
+"""Connections with timed-out requests: which are closed, and when."""
 
 from dataclasses import dataclass
 

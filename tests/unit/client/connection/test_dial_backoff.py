@@ -1,4 +1,4 @@
-"""Addresses that are left alone for a while."""
+"""Back-off of failed addresses."""
 
 import pytest
 
@@ -9,7 +9,7 @@ REFUSED = ConnectError("no connection to a:1: Connection refused")
 
 
 def pause_ms(backoff: DialBackoff, now_s: float) -> int:
-    """How long an address is left alone from now on, in steps of 10 ms."""
+    """The remaining back-off of an address, in steps of 10 ms."""
     for step in range(1_000):
         try:
             backoff.check("a:1", now_s + step / 100)

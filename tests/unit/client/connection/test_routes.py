@@ -1,4 +1,4 @@
-"""From the nameserver's answer to queues."""
+"""The queues of a route response."""
 
 import pytest
 
@@ -115,7 +115,7 @@ def test_master_gone() -> None:
 
 
 def test_static_topics_are_refused_with_the_reason() -> None:
-    """Their queues are not those of brokers: what went to those would be read by nobody."""
+    """Logical queues differ from those of brokers: messages sent to those would not be consumed."""
     mapping = TopicQueueMappingInfo(topic="t", broker_name="a", queue_count=8)
     data = TopicRouteData(queues=[queues("a")], brokers=brokers("a"), mappings={"a": mapping})
     with pytest.raises(MessageRefused) as refused:

@@ -1,4 +1,4 @@
-"""What handlers return and how they are called."""
+"""Calls of handlers, and the meaning of their return values."""
 
 import asyncio
 import threading

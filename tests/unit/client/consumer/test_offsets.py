@@ -1,4 +1,4 @@
-"""Where consumers keep their offsets: in memory, at brokers, in the Java client's file."""
+"""Offset stores: in memory, at brokers, in the file of the Java client."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ async def test_first_commit_of_each_topic_and_broker_is_sent_alone() -> None:
     tables: dict[tuple[str, str], dict[int, int]] = {}
 
     async def commit(queue: Queue, queue_offset: int) -> None:
-        """What a broker of Apache's does when each commit has a thread of its own."""
+        """Like a broker of Apache's that handles each commit in its own thread."""
         key = (queue.topic, queue.broker_name)
         table = tables.get(key)
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_first_commit_of_each_topic_and_broker_is_sent_alone() -> None:
 
 
 class ManyThreads:
-    """A broker that counts a request when it is let go, in whatever order that is."""
+    """A broker that applies commits in the order in which the test releases them."""
 
     def __init__(self) -> None:
         self.saved: list[int] = []

@@ -1,4 +1,4 @@
-"""Process queues step by step: progress, limits, order, and the ways back."""
+"""Process queues: progress, limits, order, rollback."""
 
 from dataclasses import dataclass
 from typing import cast

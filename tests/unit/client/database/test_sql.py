@@ -17,7 +17,7 @@ DEADLINE_S = 60
 
 
 class Counted(sqlite3.Connection):
-    """As programs make them, to add what they need."""
+    """A subclass, as programs define it."""
 
 
 @pytest.fixture(params=[sqlite3.Connection, Counted])
@@ -40,7 +40,7 @@ def tokens(connection: sqlite3.Connection) -> list[str]:
 
 
 def wait_for_users(connection: sqlite3.Connection, count: int) -> None:
-    """Until so many threads have the connection or wait for it."""
+    """Wait until so many threads hold the connection or wait for it."""
     deadline_s = time.monotonic() + DEADLINE_S
     while sql.shared_locks[id(connection)].user_count < count:
         assert time.monotonic() < deadline_s, "nobody came to wait for the connection"
@@ -50,7 +50,7 @@ def wait_for_users(connection: sqlite3.Connection, count: int) -> None:
 def test_rollback_is_not_affected_by_another_thread(
     shared: sqlite3.Connection,
 ) -> None:
-    """A claims, B wants to commit, A fails: nothing of A may stay."""
+    """A claims, B waits to commit, A fails: nothing of A is committed."""
     seen: list[str] = []
 
     def commit_b() -> None:

@@ -1,4 +1,4 @@
-"""Allocation strategies on small tables whose answer one can check by eye."""
+"""Allocation strategies on small examples."""
 
 from collections.abc import Sequence
 

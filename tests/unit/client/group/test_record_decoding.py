@@ -1,4 +1,4 @@
-"""Answers to pulls: what is believed, what is asked for again, and what is left out."""
+"""Pull responses: which records are accepted, pulled again, or left out."""
 
 import msgspec
 import pytest
@@ -111,7 +111,7 @@ def test_light_topic_has_records_of_other_topics() -> None:
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.data())
 def test_one_flipped_bit_never_changes_a_body(bodies: list[bytes], data: st.DataObject) -> None:
-    """Whatever is believed of a damaged answer has the body and the place that it should have."""
+    """Accepted records of a damaged response have the right body and offset."""
     whole = b"".join(record(5 + at, body) for at, body in enumerate(bodies))
     bit = data.draw(st.integers(0, len(whole) * 8 - 1))
     flipped = bytearray(whole)

@@ -1,4 +1,4 @@
-"""Settings and subscriptions of consumers: defaults of the Java client, and what is refused."""
+"""Settings and subscriptions of consumers: defaults of the Java client, rejected values."""
 
 from datetime import UTC, datetime
 

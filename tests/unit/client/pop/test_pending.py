@@ -1,4 +1,4 @@
-"""Popped messages: handles as Java makes them, acknowledgements in bits, what nobody waits for."""
+"""Popped messages: handles as in Java, batch acknowledgements, pops without a receiver."""
 
 import asyncio
 import base64
@@ -21,10 +21,10 @@ from tianzhou.protocol.records import receipts
 from tianzhou.protocol.records.record import decode_record
 
 HOST = ("127.0.0.1", 80)
-PLACE = Queue("orders", "broker-a", -1)
-EVERYTHING = Subscription("orders")
+TARGET = Queue("orders", "broker-a", -1)
+ALL_TAGS = Subscription("orders")
 LIMITS = PopLimits(32, 60_000)
-TOLD = PopMessageResponse(
+RESPONSE = PopMessageResponse(
     pop_time_ms=1_700_000_000_000, invisible_time_ms=60_000, revive_queue_id=4, rest_count=0
 )
 
@@ -47,7 +47,7 @@ def record(
 
 def popped(queue_offset: int, start: int = 0, queue_id: int = 2, tags: str = "") -> PoppedMessage:
     found = stored(queue_offset, queue_id=queue_id, **({"TAGS": tags} if tags else {}))
-    receipt = receipt_of(found, TOLD, {("0", queue_id): start}, "broker-a")
+    receipt = receipt_of(found, RESPONSE, {("0", queue_id): start}, "broker-a")
     return PoppedMessage(found, receipt, "orders", "broker-a", "", 1024)
 
 
@@ -62,28 +62,28 @@ def test_handle_marks_the_version_of_the_retry_topic() -> None:
     starts = receipts.parse_start_offsets("0 2 9;1 0 3;2 0 4")
     for topic, expected in (("%RETRY%g_orders", "3"), ("%RETRY%g+orders", "4")):
         found = stored(8, topic=topic, queue_id=0)
-        fields = str(receipt_of(found, TOLD, starts, "broker-a")).split()
+        fields = str(receipt_of(found, RESPONSE, starts, "broker-a")).split()
         assert (fields[0], fields[4], fields[7]) == (expected, receipts.mark_of(topic), "8")
 
 
 def test_handle_in_the_properties_is_used() -> None:
     given = "3 1700000000000 60000 0 1 broker-b 0 5"
-    assert str(receipt_of(stored(5, POP_CK=given), TOLD, {}, "broker-a")) == given
+    assert str(receipt_of(stored(5, POP_CK=given), RESPONSE, {}, "broker-a")) == given
 
 
 @pytest.mark.parametrize("foreign", ["3 1600000000000 60000 0 0 broker-b 0 5", "x", "1 2 3"])
 def test_handle_of_another_pop_in_the_properties_is_ignored(foreign: str) -> None:
-    receipt = receipt_of(stored(5, POP_CK=foreign), TOLD, {}, "broker-a")
+    receipt = receipt_of(stored(5, POP_CK=foreign), RESPONSE, {}, "broker-a")
     assert str(receipt) == "5 1700000000000 60000 4 0 broker-a 2 5"
 
 
 def test_without_start_offsets_each_message_is_its_own_start() -> None:
-    assert receipt_of(stored(5), TOLD, {}, "broker-a").start_offset == 5
+    assert receipt_of(stored(5), RESPONSE, {}, "broker-a").start_offset == 5
 
 
 def test_message_of_another_queue_is_rejected() -> None:
-    with pytest.raises(RecordError, match="says nothing"):
-        receipt_of(stored(5), TOLD, {("0", 1): 5}, "broker-a")
+    with pytest.raises(RecordError, match="has no start offset"):
+        receipt_of(stored(5), RESPONSE, {("0", 1): 5}, "broker-a")
 
 
 @pytest.mark.parametrize("info", ["0 1", "0 1 x", "0 1 2;", "0 1 2 3"])
@@ -114,7 +114,7 @@ def test_batch_acknowledgements_are_grouped_by_pop_and_queue() -> None:
     one, other = batch_acks("g", messages)
     assert (one.topic, one.queue_id, one.start_offset, one.retry) == ("orders", 2, 5, "0")
     assert (one.pop_time_ms, one.invisible_time_ms, one.revive_queue_id) == (
-        TOLD.pop_time_ms, 60_000, 4,
+        RESPONSE.pop_time_ms, 60_000, 4,
     )  # fmt: skip
     assert base64.b64decode(one.bit_set or "") == bytes([0b101, 0, 1])
     assert (other.queue_id, base64.b64decode(other.bit_set or "")) == (0, b"\x01")
@@ -124,7 +124,7 @@ def test_batch_acknowledgements_are_grouped_by_pop_and_queue() -> None:
 
 
 class Broker:
-    """Answers a pop when the test says so, and notes what is said about messages."""
+    """Responds to a pop on request of the test, and records acknowledgements."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[list[PoppedMessage]] = asyncio.Future()
@@ -150,7 +150,7 @@ def popping_at(broker: Broker) -> PendingPops:
 async def test_messages_of_a_cancelled_receiver_are_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
-    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
+    receiver = asyncio.create_task(pending.pop(TARGET, ALL_TAGS, LIMITS))
     await asyncio.sleep(0)
     receiver.cancel()
     assert isinstance(
@@ -164,7 +164,7 @@ async def test_messages_of_a_cancelled_receiver_are_released() -> None:
 async def test_response_in_the_iteration_of_the_cancellation_is_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
-    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
+    receiver = asyncio.create_task(pending.pop(TARGET, ALL_TAGS, LIMITS))
     await asyncio.sleep(0)
     broker.answer.set_result([popped(1)])
     pop = next(task for task in asyncio.all_tasks() if task.get_name() == "pop g orders")
@@ -178,7 +178,7 @@ async def test_response_in_the_iteration_of_the_cancellation_is_released() -> No
 async def test_messages_that_arrive_during_close_are_released() -> None:
     broker = Broker()
     pending = popping_at(broker)
-    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
+    receiver = asyncio.create_task(pending.pop(TARGET, ALL_TAGS, LIMITS))
     await asyncio.sleep(0)
     closing = asyncio.create_task(pending.close())
     await asyncio.sleep(0)
@@ -194,7 +194,7 @@ async def test_failed_pop_without_receiver_is_logged(
     caplog.set_level("INFO")
     broker = Broker()
     pending = popping_at(broker)
-    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
+    receiver = asyncio.create_task(pending.pop(TARGET, ALL_TAGS, LIMITS))
     await asyncio.sleep(0)
     receiver.cancel()
     await asyncio.gather(receiver, return_exceptions=True)
@@ -207,7 +207,7 @@ async def test_messages_of_another_tag_with_the_same_hash_are_acknowledged() -> 
     broker = Broker()
     pending = popping_at(broker)
     broker.answer.set_result([popped(1, tags="Aa"), popped(2, tags="BB")])
-    found = await pending.pop(PLACE, by_tags("orders", "Aa", 0), LIMITS)
+    found = await pending.pop(TARGET, by_tags("orders", "Aa", 0), LIMITS)
     await pending.close()
     assert [each.queue_offset for each in found] == [1]
     assert broker.acknowledged == [2]

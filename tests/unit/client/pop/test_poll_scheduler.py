@@ -1,4 +1,4 @@
-"""The scheduler polls targets in turn, waits at empty ones, wakes one receiver at a time."""
+"""The scheduler polls targets round robin, listens at empty ones, wakes one receiver at a time."""
 
 import asyncio
 from collections import defaultdict
@@ -10,72 +10,74 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import RequestTimeout
 
 A, B, C = (Queue("t", name, -1) for name in ("a", "b", "c"))
-SOON_S = 60.0
+TIMEOUT_S = 60.0
 
 
-class Ears:
-    """Listens at indexes until a test says what there is to hear."""
+class FakeListener:
+    """A listener whose notifications come from the test."""
 
     def __init__(self) -> None:
-        self.heard: dict[Queue, asyncio.Queue[bool | Exception]] = defaultdict(asyncio.Queue)
+        self.notifications: dict[Queue, asyncio.Queue[bool | Exception]] = defaultdict(
+            asyncio.Queue
+        )
         self.listening: list[Queue] = []
 
     async def __call__(self, target: Queue) -> bool:
         self.listening.append(target)
-        news = await self.heard[target].get()
-        if isinstance(news, Exception):
-            raise news
-        return news
+        notification = await self.notifications[target].get()
+        if isinstance(notification, Exception):
+            raise notification
+        return notification
 
 
-def lookout_at(*indexes: Queue) -> tuple[PollScheduler, Ears]:
-    ears = Ears()
-    scheduler = PollScheduler(ears, "test")
-    scheduler.update(indexes)
-    return scheduler, ears
+def scheduler_of(*targets: Queue) -> tuple[PollScheduler, FakeListener]:
+    listener = FakeListener()
+    scheduler = PollScheduler(listener, "test")
+    scheduler.update(targets)
+    return scheduler, listener
 
 
 async def test_ready_targets_are_polled_round_robin() -> None:
-    scheduler, _ = lookout_at(A, B, C)
-    first = [await scheduler.next_target(SOON_S) for _ in range(3)]
+    scheduler, _ = scheduler_of(A, B, C)
+    first = [await scheduler.next_target(TIMEOUT_S) for _ in range(3)]
     assert set(first) == {A, B, C}
-    assert [await scheduler.next_target(SOON_S) for _ in range(3)] == first
+    assert [await scheduler.next_target(TIMEOUT_S) for _ in range(3)] == first
 
 
 async def test_empty_target_is_skipped_until_a_notification() -> None:
-    scheduler, ears = lookout_at(A, B)
+    scheduler, listener = scheduler_of(A, B)
     scheduler.on_empty(A)
-    assert [await scheduler.next_target(SOON_S) for _ in range(2)] == [B, B]
+    assert [await scheduler.next_target(TIMEOUT_S) for _ in range(2)] == [B, B]
     scheduler.on_empty(B)
     assert await scheduler.next_target(0.001) is None
-    waiting = asyncio.create_task(scheduler.next_target(SOON_S))
-    ears.heard[A].put_nowait(True)
+    waiting = asyncio.create_task(scheduler.next_target(TIMEOUT_S))
+    listener.notifications[A].put_nowait(True)
     assert await waiting == A
     await asyncio.gather(*scheduler.close(), return_exceptions=True)
 
 
 async def test_target_without_notification_is_polled_after_the_time_out() -> None:
-    scheduler, ears = lookout_at(A)
+    scheduler, listener = scheduler_of(A)
     scheduler.on_empty(A)
-    ears.heard[A].put_nowait(False)
-    assert await scheduler.next_target(SOON_S) == A
+    listener.notifications[A].put_nowait(False)
+    assert await scheduler.next_target(TIMEOUT_S) == A
     scheduler.on_empty(A)
-    ears.heard[A].put_nowait(RequestTimeout("nobody there"))
-    assert await scheduler.next_target(SOON_S) == A
+    listener.notifications[A].put_nowait(RequestTimeout("no response"))
+    assert await scheduler.next_target(TIMEOUT_S) == A
 
 
 async def test_failed_target_is_suspended_without_listening() -> None:
-    scheduler, ears = lookout_at(A)
+    scheduler, listener = scheduler_of(A)
     scheduler.on_failure(A)
-    assert await scheduler.next_target(SOON_S) == A
-    assert ears.listening == []
+    assert await scheduler.next_target(TIMEOUT_S) == A
+    assert listener.listening == []
 
 
 async def test_one_notification_wakes_one_receiver() -> None:
-    scheduler, ears = lookout_at(A)
+    scheduler, listener = scheduler_of(A)
     scheduler.on_empty(A)
-    waiting = [asyncio.create_task(scheduler.next_target(SOON_S)) for _ in range(3)]
-    ears.heard[A].put_nowait(True)
+    waiting = [asyncio.create_task(scheduler.next_target(TIMEOUT_S)) for _ in range(3)]
+    listener.notifications[A].put_nowait(True)
     done, waiting_set = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1
     scheduler.on_messages(A)  # it may have more
@@ -88,8 +90,8 @@ async def test_one_notification_wakes_one_receiver() -> None:
 
 
 async def test_wake_up_of_a_cancelled_receiver_is_passed_on() -> None:
-    scheduler, _ = lookout_at()
-    first, second = (asyncio.create_task(scheduler.next_target(SOON_S)) for _ in range(2))
+    scheduler, _ = scheduler_of()
+    first, second = (asyncio.create_task(scheduler.next_target(TIMEOUT_S)) for _ in range(2))
     await asyncio.sleep(0)  # both wait
     scheduler.update((A,))  # wakes the first
     first.cancel()
@@ -100,13 +102,13 @@ async def test_wake_up_of_a_cancelled_receiver_is_passed_on() -> None:
 
 
 async def test_listeners_end_with_their_targets() -> None:
-    scheduler, ears = lookout_at(A, B)
+    scheduler, listener = scheduler_of(A, B)
     scheduler.on_empty(A)
-    await eventually(lambda: ears.listening == [A], "a listener")
+    await eventually(lambda: listener.listening == [A], "a listener")
     scheduler.update((B, C))
     assert set(scheduler.targets) == {B, C}
     scheduler.on_empty(B)
-    await eventually(lambda: ears.listening == [A, B], "a listener")
+    await eventually(lambda: listener.listening == [A, B], "a listener")
     scheduler.renew("t")
     assert set(scheduler.targets) == {B, C}, "with a new filter it may have something"
     assert scheduler.close() == []

@@ -1,4 +1,4 @@
-"""Many messages as requests: who shares a batch, who follows whom, what became of each."""
+"""Splitting many messages into batches: grouping, order, results."""
 
 import pytest
 

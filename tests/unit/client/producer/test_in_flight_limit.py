@@ -1,4 +1,4 @@
-"""Back pressure."""
+"""The limit of messages in flight."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which queue is next."""
+"""The choice of the next queue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A message on its way out."""
+"""Building send requests and reading their results."""
 
 import base64
 

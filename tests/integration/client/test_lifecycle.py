@@ -1,4 +1,4 @@
-"""In which order consumers join and leave, as the servers see it."""
+"""The order of requests when consumers join and leave."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ LOCK, UNLOCK, COMMIT = "LOCK_BATCH_MQ", "UNLOCK_BATCH_MQ", "UPDATE_CONSUMER_OFFS
 
 
 class Slow:
-    """A handler that ends when it is told to, and the log of what came before and after."""
+    """A handler that ends on request, and the log of events before and after."""
 
     def __init__(self, it: Recorded) -> None:
         self._it = it
@@ -32,7 +32,7 @@ class Slow:
 
 
 async def begin_to_close(it: Recorded, consumer: PushConsumer) -> "asyncio.Task[None]":
-    """Start a consumer, give it a message, and begin to close it while the handler runs."""
+    """Start a consumer, send it a message, and begin to close it while the handler runs."""
     await consumer.start()
     await it.broker.send(TOPIC, b"one")
     await eventually(lambda: "handler begins" in it.log, "the message")
@@ -78,7 +78,7 @@ async def test_a_subscription_by_sql_is_checked_before_the_group_is_joined(tmp_p
 async def test_locks_are_renewed_while_a_closing_consumer_waits_for_its_handler(
     tmp_path: Path,
 ) -> None:
-    """A broker gives a lock to another after 60 s; handlers may be given more."""
+    """A lock expires after 60 s; handlers may run longer."""
     async with recorded_broker(tmp_path, TOPIC, RETRIES) as it:
         consumer = PushConsumer(
             "living", namesrv=it.namesrv, start="first", ordered=True, lock_ms=10,

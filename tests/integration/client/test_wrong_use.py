@@ -1,4 +1,4 @@
-"""What a new user may get wrong in the first hour: each mistake is answered by one clear line."""
+"""Typical mistakes of new users: each is reported by one clear line."""
 
 import asyncio
 import logging
@@ -137,7 +137,7 @@ async def started_consumer(group: str, namesrv: str) -> None:
     [
         (None, "*", "the topic is None"),
         ("my topic", "*", "only letters, digits"),
-        ("orders", ["a", "b"], r"tags is .*; it takes a text, 'a \|\| b'"),
+        ("orders", ["a", "b"], r"tags is .*; it must be a text, 'a \|\| b'"),
     ],
 )
 def test_invalid_subscriptions(topic: Any, tags: Any, says: str) -> None:  # noqa: ANN401 - those are the mistakes

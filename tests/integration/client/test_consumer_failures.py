@@ -1,4 +1,4 @@
-"""Consumers in trouble: brokers that go away, wrong offsets, slow handlers, lost locks."""
+"""Consumers and failures: stopped brokers, wrong offsets, slow handlers, lost locks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -174,7 +174,7 @@ async def test_flow_control_pauses_pulls_of_a_slow_handler(tmp_path: Path) -> No
 
 
 async def test_pulls_commit_the_progress_during_a_backlog(tmp_path: Path) -> None:
-    """So little is done again after a crash; once there is no more, only commits tell."""
+    """So a crash repeats few messages; without a backlog, only commits save offsets."""
     async with cluster(tmp_path) as it:
         await create_topic(it.namesrv, it.broker.address)
         await send(it.namesrv, *map(str, range(200)))
@@ -244,7 +244,7 @@ def is_locked(consumer: PushConsumer, queue: Queue) -> bool:
 
 
 async def steal(it: Cluster, owner: str, queue: Queue) -> None:
-    """Take the lock away from its owner, before it renews it."""
+    """Lock the queue for another client, before its owner renews the lock."""
     body = QueueLockBody(consumer_group="locked", client_id="thief", queues=[queue.to_wire()])
 
     async def try_once() -> bool:
@@ -264,7 +264,7 @@ async def unlock(it: Cluster, owner: str, queue: Queue) -> None:
 
 
 def damage(store: Path, text: str) -> None:
-    """Change a body in the log behind the broker's back, as a bad disk does."""
+    """Change a body in the log file, as a bad disk does."""
     segment = min((store / "commitlog").iterdir())
     with segment.open("r+b") as file:
         found = file.read().index(text.encode())

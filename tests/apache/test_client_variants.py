@@ -1,6 +1,6 @@
-"""Our client under its other faces, with our broker and Apache's: blocking, in a namespace, traced.
+"""Variants of our client, with our broker and Apache's: blocking, in a namespace, traced.
 
-Credentials and TLS have a file of their own, since they need brokers of their own.
+Credentials and TLS are in another file, since they need other brokers.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def test_the_blocking_producer_has_the_same_names(backend: Backend) -> None:
 
 
 class Ledger:
-    """Commits at once, except what is open until the broker asks."""
+    """Commits immediately, except transactions that stay open until the check."""
 
     def execute(self, message: Message, transaction_id: str) -> TransactionState:
         assert transaction_id

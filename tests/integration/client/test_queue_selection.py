@@ -1,4 +1,4 @@
-"""Choosing the queue of messages that are in flight, or many."""
+"""Selectors with `submit` and `send_many`."""
 
 import asyncio
 from collections.abc import Iterator

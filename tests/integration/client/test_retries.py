@@ -1,4 +1,4 @@
-"""How often a send is tried, and where: as brokers see it that cut the connection of each send."""
+"""Number and targets of the attempts of a send, seen by brokers that cut each connection."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ CHOSEN = Queue(TOPIC, "broker-b", 1)
 
 @dataclass(slots=True)
 class Cutters:
-    """Brokers that take sends, and never answer."""
+    """Brokers that read sends and never respond."""
 
     producer: Producer
     tries: list[Queue] = field(default_factory=list[Queue])

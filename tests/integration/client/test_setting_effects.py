@@ -1,7 +1,7 @@
-"""Settings that can be seen in nothing but what they do: each test fails if its setting is ignored.
+"""Effects of settings: each test fails if its setting is ignored.
 
-Nothing here measures time. Where a setting is a time, two timers of one event loop tell which ends
-first, or something else has long happened that would have to come after.
+No test measures time. For a duration, two timers of one event loop show which ends
+first, or an event that must come later has not happened.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def test_async_retry_count(retry_count: int) -> None:
 
 
 async def test_vip_channel() -> None:
-    """The route names a port where nobody listens; two below it somebody does."""
+    """The route has a port without a server; a server listens two ports below."""
     async with scripted_cluster(port_shift=2) as script:
         async with Producer("g", namesrv=script.namesrv, vip_channel=True) as producer:
             assert (await producer.send("T", b"x")).status is SendStatus.SEND_OK
@@ -104,7 +104,7 @@ async def test_vip_channel() -> None:
 
 
 async def make_template(cluster: Cluster, topic: str, queue_count: int) -> None:
-    """A topic that others may be made from: its permission says that it is inherited."""
+    """A template topic: its permission has the inherit flag."""
     (address,) = cluster.broker_addresses.values()
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queue_count),
@@ -144,7 +144,7 @@ async def test_template_queue_count(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(("level", "sign"), [(1, b"\x78\x01"), (9, b"\x78\xda")])
 async def test_compression_level(cluster: Cluster, level: int, sign: bytes) -> None:
-    """A zlib stream begins with a sign of how hard it was tried."""
+    """The header of a zlib stream has the compression level."""
     async with Producer(
         "g", namesrv=cluster.namesrv_address, compression_level=level, compress_over_bytes=100
     ) as producer:
@@ -156,7 +156,7 @@ async def test_compression_level(cluster: Cluster, level: int, sign: bytes) -> N
 
 
 async def test_in_flight_bytes() -> None:
-    """Two messages fill the room; a third waits, in vain while none is answered."""
+    """Two messages reach the limit; a third waits until it times out."""
     answered = asyncio.Event()
 
     async def answer_later() -> Command:
@@ -197,7 +197,7 @@ async def test_trace_topic(cluster: Cluster) -> None:
 
 
 async def test_reconnect_min_ms() -> None:
-    """An address that failed is left alone for so long, even if somebody is there by now."""
+    """A failed address is not dialled during the back-off, even if a server listens now."""
     port = free_port()
     patient = Producer(
         "g", namesrv=f"127.0.0.1:{port}", reconnect_min_ms=600_000, instance_name="patient"
@@ -227,7 +227,7 @@ async def test_reconnect_min_ms() -> None:
 
 
 async def test_pull_batch_bytes() -> None:
-    """Brokers of 5.x heed it, so what counts here is what they are told."""
+    """Brokers of 5.x apply it, so the test checks the request."""
     async with (
         scripted_cluster() as script,
         LitePullConsumer("g", namesrv=script.namesrv, pull_batch_bytes=12_345) as consumer,
@@ -238,7 +238,7 @@ async def test_pull_batch_bytes() -> None:
 
 
 async def test_pull_interval_ms(cluster: Cluster, producer: Producer) -> None:
-    """After its first pull a consumer rests, while another of no such habit gets everything."""
+    """The consumer pauses after its first pull, while another without interval gets everything."""
     cluster.create_topic("Rests", 1)
     await producer.send_many(Message("Rests", f"{number}") for number in range(50))
     rested, hurried = Inbox(), Inbox()
@@ -255,7 +255,7 @@ async def test_pull_interval_ms(cluster: Cluster, producer: Producer) -> None:
 
 
 async def test_poll_timeout_ms(cluster: Cluster) -> None:
-    """Of two polls that find nothing the one with the shorter time ends first."""
+    """Of two empty polls the one with the shorter time-out ends first."""
     cluster.create_topic("Nothing", 1)
     async with LitePullConsumer(
         "asks", namesrv=cluster.namesrv_address, poll_timeout_ms=1
@@ -273,7 +273,7 @@ async def test_poll_timeout_ms(cluster: Cluster) -> None:
 
 
 class Inbox:
-    """A handler that keeps what it got."""
+    """A handler that stores its messages."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -283,7 +283,7 @@ class Inbox:
 
 
 class Stuck:
-    """A handler that ends only with messages behind the first of its queue."""
+    """A handler that blocks at the first message of a queue."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Consumers under other faces: blocking, traced, in a namespace, with credentials."""
+"""Variants of consumers: blocking, traced, in a namespace, with credentials."""
 
 import asyncio
 import threading
