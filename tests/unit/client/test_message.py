@@ -59,7 +59,7 @@ class OrderModel(pydantic.BaseModel):
     id: int
 
 
-class WatchedConnection(pydantic.BaseModel):
+class OrderLine(pydantic.BaseModel):
     """A model whose names in JSON are others, with values that JSON has no form for."""
 
     part: OrderModel
@@ -78,24 +78,24 @@ def test_json_bodies(value: object) -> None:
 
 
 def test_pydantic_bodies() -> None:
-    line = WatchedConnection(part=OrderModel(id=7), unitPrice=Decimal("1.50"), due=WHEN)
+    line = OrderLine(part=OrderModel(id=7), unitPrice=Decimal("1.50"), due=WHEN)
     one = ReceivedMessage(stored(body=Message.json("t", line).payload))
     assert one.json() == {
         "part": {"id": 7}, "unitPrice": "1.50", "due": "2026-11-16T12:00:00.005000Z"
     }  # fmt: skip
-    assert one.as_(WatchedConnection) == line
+    assert one.as_(OrderLine) == line
     several = ReceivedMessage(stored(body=Message.json("t", {"lines": [line, line]}).payload))
-    assert several.as_(dict[str, list[WatchedConnection]]) == {"lines": [line, line]}
-    root = pydantic.RootModel[list[WatchedConnection]]([line])
-    assert ReceivedMessage(stored(body=Message.json("t", root).payload)).as_(
-        list[WatchedConnection]
-    ) == [line]
+    assert several.as_(dict[str, list[OrderLine]]) == {"lines": [line, line]}
+    root = pydantic.RootModel[list[OrderLine]]([line])
+    assert ReceivedMessage(stored(body=Message.json("t", root).payload)).as_(list[OrderLine]) == [
+        line
+    ]
 
 
-@pytest.mark.parametrize("kind", [WatchedConnection, list[WatchedConnection]])
+@pytest.mark.parametrize("kind", [OrderLine, list[OrderLine]])
 def test_pydantic_says_what_is_wrong(kind: type) -> None:
     wrong = b'{"part": {"id": 7}, "unitPrice": -1, "due": "2026-11-16T12:00:00Z"}'
-    body = wrong if kind is WatchedConnection else b"[" + wrong + b"]"
+    body = wrong if kind is OrderLine else b"[" + wrong + b"]"
     with pytest.raises(BodyError, match=r"orders(.|\n)*unitPrice(.|\n)*greater than 0"):
         ReceivedMessage(stored(body=body)).as_(kind)
 

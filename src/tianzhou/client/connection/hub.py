@@ -217,9 +217,10 @@ class Hub:
         self._prepare(command)
         return connection.post(command, waiter, timeout_ms, deadline_s)
 
-    def probe(self, address: str) -> None:
+    def probe(self, broker_name: str) -> None:
         """A posted request timed out: send a heartbeat to check the connection."""
-        if self._client.opened(address) is not None:
+        address = self.routes.master_address(broker_name)
+        if address is not None and self._client.opened(address) is not None:
             self._heartbeat_wanted.set()
 
     def dial_pause_s(self, broker_name: str) -> float:

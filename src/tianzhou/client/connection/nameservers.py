@@ -46,7 +46,7 @@ class Nameservers:
     def __str__(self) -> str:
         return ";".join(self._addresses)
 
-    async def request(self, command: Command, timeout_ms: int | None = None) -> Command:
+    async def request(self, command: Command) -> Command:
         """The response of the current nameserver, or of the next one that responds.
 
         Raises RemotingError if none responds.
@@ -54,7 +54,7 @@ class Nameservers:
         for left in reversed(range(len(self._addresses))):
             address = self._addresses[self._current]
             try:
-                return await self._request(address, command, timeout_ms or self._timeout_ms)
+                return await self._request(address, command, self._timeout_ms)
             except RemotingError as error:
                 self._current = (self._current + 1) % len(self._addresses)
                 if not left:

@@ -58,12 +58,9 @@ class RouteCache:
         """The address of a master, None if no cached route has it."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
-    def read_address(
-        self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False
-    ) -> tuple[str, bool] | None:
+    def read_address(self, broker_name: str, broker_id: int) -> tuple[str, bool] | None:
         """The address to read from and whether it is a slave's; see `address_for_reading`."""
-        addresses = self.brokers.get(broker_name, {})
-        return routes.address_for_reading(addresses, broker_id, only_this=only_this)
+        return routes.address_for_reading(self.brokers.get(broker_name, {}), broker_id)
 
     def topic_addresses(self, topic: str) -> list[str]:
         """One address of each broker that has the topic, masters before slaves."""

@@ -55,7 +55,12 @@ def route_of(topic: str, data: TopicRouteData, *, is_template: bool = False) -> 
         topic=topic,
         data=data,
         writable=_ordered_queues(topic, order_conf) if order_conf else _writable(topic, data),
-        readable=_readable(topic, data),
+        readable=tuple(
+            each
+            for queue in _by_broker(data)
+            if queue.perm & PERM_READ
+            for each in _queues(topic, queue.broker_name, queue.read_queue_count)
+        ),
         is_ordered=bool(order_conf),
         is_template=is_template,
     )
@@ -79,21 +84,17 @@ def broker_addresses(data: TopicRouteData) -> dict[str, Addresses]:
     }
 
 
-def address_for_reading(
-    addresses: Addresses, broker_id: int, *, only_this: bool
-) -> tuple[str, bool] | None:
+def address_for_reading(addresses: Addresses, broker_id: int) -> tuple[str, bool] | None:
     """The address of a broker id, and whether it is a slave's.
 
-    A missing slave is replaced by the next one, then (unless only this one will do) by any other.
+    A missing slave is replaced by the next one, then by any other.
     """
-    if broker_id in addresses:
-        return addresses[broker_id], broker_id != MASTER_ID
-    if broker_id != MASTER_ID and broker_id + 1 in addresses:
-        return addresses[broker_id + 1], True
-    if only_this or not addresses:
+    if not addresses:
         return None
-    other_id = min(addresses)
-    return addresses[other_id], other_id != MASTER_ID
+    if broker_id not in addresses:
+        is_next = broker_id != MASTER_ID and broker_id + 1 in addresses
+        broker_id = broker_id + 1 if is_next else min(addresses)
+    return addresses[broker_id], broker_id != MASTER_ID
 
 
 def vip_address(address: str) -> str:
@@ -129,24 +130,19 @@ def _writable(topic: str, data: TopicRouteData) -> tuple[Queue, ...]:
     masters = {
         broker.broker_name for broker in data.brokers if MASTER_ID in (broker.addresses or {})
     }
-    found: list[Queue] = []
-    for queue in _by_broker(data):
-        if queue.perm & PERM_WRITE and queue.broker_name in masters:
-            found += _queues(topic, queue.broker_name or "", queue.write_queue_count)
-    return tuple(found)
-
-
-def _readable(topic: str, data: TopicRouteData) -> tuple[Queue, ...]:
-    found: list[Queue] = []
-    for queue in _by_broker(data):
-        if queue.perm & PERM_READ:
-            found += _queues(topic, queue.broker_name or "", queue.read_queue_count)
-    return tuple(found)
+    return tuple(
+        each
+        for queue in _by_broker(data)
+        if queue.perm & PERM_WRITE and queue.broker_name in masters
+        for each in _queues(topic, queue.broker_name, queue.write_queue_count)
+    )
 
 
 def _by_broker(data: TopicRouteData) -> list[QueueData]:
     return sorted(data.queues, key=lambda queue: java_text(queue.broker_name or ""))
 
 
-def _queues(topic: str, broker_name: str, count: int) -> list[Queue]:
-    return [Queue(topic, broker_name, queue_id) for queue_id in range(min(count, _QUEUES_MAX))]
+def _queues(topic: str, broker_name: str | None, count: int) -> list[Queue]:
+    return [
+        Queue(topic, broker_name or "", queue_id) for queue_id in range(min(count, _QUEUES_MAX))
+    ]

@@ -165,43 +165,34 @@ class SendPipeline(Lifetime):
         With telemetry this is done within a span, whose context the message carries.
         """
         self._check_running()
-        telemetry = self._telemetry
-        if telemetry is None:
-            out = self._outgoing(message, extra)
-            return await self._post_first(message, out, rule, limit, queue, reselect)
-        carrier: dict[str, str] = {}
-        topic, began_s = message.topic, time.monotonic()
-        span = telemetry.begin_send(message, carrier)
+        telemetry, span, began_s = self._telemetry, None, time.monotonic()
+        if telemetry is not None:
+            carrier: dict[str, str] = {}
+            span = telemetry.begin_send(message, carrier)
+            extra = carrier | (extra or {})
         try:
-            out = self._outgoing(message, carrier | (extra or {}))
-            future = await self._post_first(message, out, rule, limit, queue, reselect)
+            out = self._outgoing(message, extra)
+            size_bytes = len(out.body)
+            await self._acquire_capacity(size_bytes, limit)
         except BaseException:
-            span.end()
+            if span is not None:
+                span.end()
             raise
-        future.add_done_callback(lambda done: telemetry.end_send(span, topic, began_s, done))
-        return future
-
-    async def _post_first(
-        self,
-        message: Message,
-        out: Outgoing,
-        rule: RetryRule,
-        limit: TimeLimit,
-        queue: Queue | None,
-        reselect: Reselect | None,
-    ) -> asyncio.Future[SendResult]:
-        size_bytes = len(out.body)
-        await self._acquire_capacity(size_bytes, limit)
         pending = InFlightSend(self, message, out, rule, limit, queue, reselect)
+        future = pending.future
+        if telemetry is not None:
+            future.add_done_callback(
+                lambda done: telemetry.end_send(span, message.topic, began_s, done)
+            )
         try:
             pending.queue = self._sender.post(out, queue, pending, limit)
         except TianzhouError as error:
             self._in_flight.remove(size_bytes)
-            pending.future.set_exception(error)
-            return pending.future
+            future.set_exception(error)
+            return future
         if pending.queue is None:
             self._run(self._send_in_task(pending, None))
-        return pending.future
+        return future
 
     def on_first_response(self, pending: "InFlightSend", answer: Command) -> None:
         """The first attempt got a response."""
@@ -227,7 +218,7 @@ class SendPipeline(Lifetime):
             fail((pending.future,), error)
             return
         if isinstance(error, RequestTimeout):
-            self._sender.probe(queue)
+            self._sender.hub.probe(queue.broker_name)
         self._run(self._send_in_task(pending, FirstAttempt(queue, error)))
 
     async def _send_in_task(self, pending: "InFlightSend", first: FirstAttempt | None) -> None:

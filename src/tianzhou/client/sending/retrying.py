@@ -359,12 +359,6 @@ class RetryingSender:
         failure.__cause__ = error
         return failure
 
-    def probe(self, queue: Queue) -> None:
-        """A first attempt timed out: check the connection."""
-        address = self.hub.routes.master_address(queue.broker_name)
-        if address is not None:
-            self.hub.probe(address)
-
     # -- routes ------------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> TopicRoute:

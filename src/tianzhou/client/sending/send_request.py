@@ -89,7 +89,6 @@ class Outgoing:
     code: int = RequestCode.SEND_MESSAGE_V2
     sys_flag: int = 0
     flag: int = 0
-    is_batch: bool = False
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -281,7 +280,6 @@ def outgoing_batch(
         properties_text=f"{properties.WAIT_STORED}\x01{waits}\x02",
         unique_ids=tuple(unique_ids),
         code=RequestCode.SEND_BATCH_MESSAGE,
-        is_batch=True,
     )
 
 
@@ -308,7 +306,7 @@ def fields_of(template: dict[str, str], out: Outgoing, now_ms: int) -> dict[str,
         fields["f"] = str(out.sys_flag)
     if out.flag:
         fields["h"] = str(out.flag)
-    if out.is_batch:
+    if out.code == RequestCode.SEND_BATCH_MESSAGE:
         fields["m"] = "true"
     return fields
 

@@ -15,20 +15,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
+from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.loop_thread import loop_thread
 
-
-class AsyncClient(Protocol):
-    """What all asynchronous clients have."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=AsyncClient)
-C_co = TypeVar("C_co", bound=AsyncClient, covariant=True)
+C = TypeVar("C", bound=Lifetime)
+C_co = TypeVar("C_co", bound=Lifetime, covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -53,7 +46,7 @@ class BlockingClient(Generic[C_co]):
         self._pid = os.getpid()
         self._client = make()
         self._running = False
-        self._subscriptions: dict[object, Callable[[AsyncClient], Coroutine[Any, Any, None]]] = {}
+        self._subscriptions: dict[object, Callable[[Lifetime], Coroutine[Any, Any, None]]] = {}
         """The last change of each topic's subscription, repeated in a forked child."""
 
     def start(self) -> None:
@@ -140,7 +133,7 @@ def subscribing(
 
     @wraps(method)
     def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        async def change(client: AsyncClient) -> None:
+        async def change(client: Lifetime) -> None:
             done = getattr(client, method.__name__)(*args, **kwargs)
             if done is not None:
                 await done

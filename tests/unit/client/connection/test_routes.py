@@ -94,24 +94,21 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broker_id", "only_this", "expected"),
+    ("broker_id", "expected"),
     [
-        (0, False, ("m:1", False)),
-        (2, False, ("s:2", True)),
-        (1, False, ("s:2", True)),  # the next slave stands in
-        (5, False, ("m:1", False)),
-        (5, True, None),
+        (0, ("m:1", False)),
+        (2, ("s:2", True)),
+        (1, ("s:2", True)),  # replaced by the next slave
+        (5, ("m:1", False)),
     ],
 )
-def test_where_to_read(broker_id: int, only_this: bool, expected: tuple[str, bool] | None) -> None:
-    addresses = {0: "m:1", 2: "s:2"}
-    assert address_for_reading(addresses, broker_id, only_this=only_this) == expected
+def test_address_for_reading(broker_id: int, expected: tuple[str, bool]) -> None:
+    assert address_for_reading({0: "m:1", 2: "s:2"}, broker_id) == expected
 
 
-def test_master_gone() -> None:
-    assert address_for_reading({1: "s:2"}, 0, only_this=False) == ("s:2", True)
-    assert address_for_reading({1: "s:2"}, 0, only_this=True) is None
-    assert address_for_reading({}, 0, only_this=False) is None
+def test_address_for_reading_without_a_master() -> None:
+    assert address_for_reading({1: "s:2"}, 0) == ("s:2", True)
+    assert address_for_reading({}, 0) is None
 
 
 def test_static_topics_are_refused_with_the_reason() -> None:
