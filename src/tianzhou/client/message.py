@@ -74,13 +74,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise MessageRefused("give one of delay_level, delay and deliver_at")
         if self.delay_level < 0:
             raise MessageRefused(f"delay_level is {self.delay_level}, 1 is the shortest")
-        if self.delay is not None and self._delay_ms() < 0:
+        if self.delay is not None and duration_ms(self.delay) < 0:
             raise MessageRefused(f"delay is {self.delay}, it cannot be negative")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise MessageRefused("deliver_at has no time zone; give an aware datetime")
-
-    def _delay_ms(self) -> int:
-        return duration_ms(self.delay or 0)
 
     @property
     def payload(self) -> bytes:
@@ -117,7 +114,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         if self.delay_level:
             wire[properties.DELAY_LEVEL] = str(self.delay_level)
         elif self.delay is not None:
-            wire[properties.TIMER_DELAY_MS] = str(self._delay_ms())
+            wire[properties.TIMER_DELAY_MS] = str(duration_ms(self.delay))
         elif self.deliver_at is not None:
             wire[properties.TIMER_DELIVER_MS] = str(ms_of(self.deliver_at))
         if namespace:

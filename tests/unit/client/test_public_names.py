@@ -22,6 +22,7 @@ from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import SendResult, SendStatus
 from tianzhou.clock import wall_ms
 from tianzhou.errors import FieldError, MessageRefused, RouteNotFound
+from tianzhou.names import reply_topic
 from tianzhou.protocol import headers, sysflag
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import EndTransactionRequest, PushReplyMessageRequest
@@ -120,7 +121,7 @@ def question(**props: str) -> ReceivedMessage:
 def test_reply_to_a_request() -> None:
     asked = request_reply.request_properties("C", "me@1", 3_000)
     received = question(CLUSTER="DefaultCluster", **asked)
-    assert request_reply.reply_topic(received) == "DefaultCluster_REPLY_TOPIC"
+    assert reply_topic(received.properties["CLUSTER"]) == "DefaultCluster_REPLY_TOPIC"
     assert request_reply.reply_properties(received) == {**asked, "MSG_TYPE": "reply"}
 
 

@@ -20,7 +20,8 @@ class InFlightLimit:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._empty: list[asyncio.Future[None]] = []
+        self._empty: asyncio.Event | None = None
+        """Set once nothing is in flight; None unless `wait_until_empty` waits."""
         self.count = 0
         self.bytes = 0
         self.is_full = False
@@ -39,11 +40,8 @@ class InFlightLimit:
         self.bytes -= size_bytes
         if self.is_full:
             self._admit_waiters()
-        if not self.count and self._empty:
-            for waiter in self._empty:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._empty.clear()
+        if not self.count and self._empty is not None:
+            self._empty.set()
 
     async def wait_for_capacity(self, timeout_ms: float) -> None:
         """Wait for capacity; then one message is counted as in flight.
@@ -71,11 +69,10 @@ class InFlightLimit:
         """Wait until nothing is in flight; False after the time-out."""
         if not self.count:
             return True
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._empty.append(waiter)
+        self._empty = self._empty or asyncio.Event()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await waiter
+                await self._empty.wait()
         except TimeoutError:
             return False
         return True

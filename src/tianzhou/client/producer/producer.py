@@ -51,7 +51,8 @@ from tianzhou.errors import (
     ReplyTimeout,
     ReplyUndeliverable,
 )
-from tianzhou.protocol import headers
+from tianzhou.names import reply_topic
+from tianzhou.protocol import headers, properties
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
@@ -319,7 +320,7 @@ class Producer(SendPipeline):
         `send` raises.
         """
         extra = request.reply_properties(to)
-        topic = request.reply_topic(to)
+        topic = reply_topic(to.properties[properties.CLUSTER])
         # The reply topic of the cluster has no namespace.
         self._wire_topics[topic] = topic
         message = Message(topic, body, **options)
@@ -450,7 +451,16 @@ class Producer(SendPipeline):
         """The outcomes of one request; a selector is called again if its queue does not exist."""
         own = [messages[at] for at in request.indexes]
         try:
-            return list(await self._send_split(own, request, timeout_ms))
+            limit = self._limit(timeout_ms)
+            if request.batch is None:
+                return [await self._send(own[0], limit, request.queue)]
+            self._check_running()
+            size_bytes = len(request.batch.body)
+            await self._acquire_capacity(size_bytes, limit)
+            try:
+                return list(await self._send_batch(request.batch, own, limit, request.queue))
+            finally:
+                self._in_flight.remove(size_bytes)
         except QueueNotFound as refused:
             if select is None:
                 return [refused] * len(own)
@@ -464,20 +474,6 @@ class Producer(SendPipeline):
             except Exception as error:  # noqa: BLE001 - as above
                 outcomes.append(error)
         return outcomes
-
-    async def _send_split(
-        self, own: Sequence[Message], request: SplitRequest, timeout_ms: int | None
-    ) -> list[SendResult]:
-        limit = self._limit(timeout_ms)
-        if request.batch is None:
-            return [await self._send(own[0], limit, request.queue)]
-        self._check_running()
-        size_bytes = len(request.batch.body)
-        await self._acquire_capacity(size_bytes, limit)
-        try:
-            return await self._send_batch(request.batch, own, limit, request.queue)
-        finally:
-            self._in_flight.remove(size_bytes)
 
     def _call_on_done(self, on_done: OnDone, future: asyncio.Future[SendResult]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()

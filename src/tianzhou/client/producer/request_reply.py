@@ -8,7 +8,6 @@ the reply topic of the broker's cluster, and the broker pushes it to the sender
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.errors import AddressError, MessageRefused
 from tianzhou.message import Host, StoredMessage
-from tianzhou.names import reply_topic as reply_topic_of
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import PushReplyMessageRequest
@@ -43,21 +42,15 @@ def reply_timeout_ms(request: ReceivedMessage, timeout_ms: int) -> int:
 def reply_properties(request: ReceivedMessage) -> dict[str, str]:
     """The properties of a reply. Raises MessageRefused if the message is no request."""
     given = request.properties
-    names = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL)
     missing = [name for name in _OF_A_REQUEST if name not in given]
     if missing:
         raise MessageRefused(
             f"message {request.msg_id} of topic {request.topic} is no request, it has no "
             f"{', '.join(missing)}"
         )
-    reply = {name: given[name] for name in names if name in given}
-    reply[properties.MESSAGE_TYPE] = _REPLY
-    return reply
-
-
-def reply_topic(request: ReceivedMessage) -> str:
-    """The reply topic of the broker's cluster."""
-    return reply_topic_of(request.properties[properties.CLUSTER])
+    names = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL)
+    copied = {name: given[name] for name in names if name in given}
+    return {**copied, properties.MESSAGE_TYPE: _REPLY}
 
 
 def reply_from(pushed: Command, unpacked_bytes_max: int, arrived_ms: int) -> ReceivedMessage:

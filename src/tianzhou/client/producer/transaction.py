@@ -108,7 +108,6 @@ class TransactionProducer(Producer):
         """
         sent = await self._send_half(message, timeout_ms)
         if sent.status is not SendStatus.SEND_OK:
-            await self._end(message, sent, TransactionState.ROLLBACK)
             return TransactionResult(sent, TransactionState.ROLLBACK)
         try:
             state = await _call(self._listener.execute, message, sent.msg_id)
@@ -132,7 +131,6 @@ class TransactionProducer(Producer):
         """
         sent = await self._send_half(message, timeout_ms)
         if sent.status is not SendStatus.SEND_OK:
-            await self._end(message, sent, TransactionState.ROLLBACK)
             raise SendError(
                 f"topic {message.topic}, group {self._group}: the half message is stored with "
                 f"status {sent.status}, the transaction is rolled back",
@@ -147,13 +145,17 @@ class TransactionProducer(Producer):
         await self._end(message, sent, transaction.state)
 
     async def _send_half(self, message: Message, timeout_ms: int | None) -> SendResult:
+        """Send a half message; it is rolled back if it is stored with weaker durability."""
         if message.is_delayed:
             raise MessageRefused(f"topic {message.topic}: a transaction cannot be delayed")
         extra = {
             properties.TRANSACTION_PREPARED: "true",
             properties.PRODUCER_GROUP: self._group,
         }
-        return await self._send(message, self._limit(timeout_ms), extra=extra)
+        sent = await self._send(message, self._limit(timeout_ms), extra=extra)
+        if sent.status is not SendStatus.SEND_OK:
+            await self._end(message, sent, TransactionState.ROLLBACK)
+        return sent
 
     async def _end(self, message: Message, sent: SendResult, state: TransactionState) -> None:
         """Commit or roll back."""

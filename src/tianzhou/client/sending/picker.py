@@ -83,12 +83,12 @@ class FaultTable:
 class Picker:
     """Picks queues for one producer."""
 
-    __slots__ = ("_first_index", "_observations", "faults")
+    __slots__ = ("_counters", "_first_index", "faults")
 
     def __init__(self, *, use_faults: bool = False, first_index: int = 0) -> None:
         """`first_index` differs between producers, so that they begin with different queues."""
         self._first_index = first_index
-        self._observations: dict[str, count[int]] = {}
+        self._counters: dict[str, count[int]] = {}
         self.faults = FaultTable(first_index) if use_faults else None
         """None unless `use_faults` is set."""
 
@@ -101,9 +101,9 @@ class Picker:
         """
         if not queues:
             raise RouteNotFound(f"topic {topic}: it has no queue to write to")
-        counter = self._observations.get(topic)
+        counter = self._counters.get(topic)
         if counter is None:
-            counter = self._observations[topic] = count(self._first_index)
+            counter = self._counters[topic] = count(self._first_index)
         if self.faults is not None:
             return self._pick_healthy(queues, counter, self.faults, now_ms)
         if last_broker is None:
@@ -113,10 +113,6 @@ class Picker:
             if queue.broker_name != last_broker:
                 return queue
         return queues[next(counter) % len(queues)]
-
-    def forget(self, topic: str) -> None:
-        """The topic is not sent to any more."""
-        self._observations.pop(topic, None)
 
     @staticmethod
     def _pick_healthy(
