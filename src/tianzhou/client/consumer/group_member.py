@@ -197,7 +197,7 @@ class GroupMember(Membership):
         if persist:
             await self._offsets.persist((queue,))
         if not self._closed and self._held.get(queue) is held:
-            self._hold(queue, queue_offset, locked=held.state.locked).paused = held.paused
+            self._hold(queue, queue_offset, locked=held.state.locked)
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state of this consumer, as `mqadmin consumerStatus` shows it."""

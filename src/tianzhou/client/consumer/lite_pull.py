@@ -65,6 +65,7 @@ class LitePullConsumer(GroupMember):
         self._prefetched: deque[_Pulled] = deque()
         self._arrived = asyncio.Event()
         self._assigned = False
+        self._paused: set[Queue] = set()
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -248,15 +249,22 @@ class LitePullConsumer(GroupMember):
 
     # -- pauses ------------------------------------------------------------------------------------
 
+    def _hold(self, queue: Queue, queue_offset: int, *, locked: bool) -> HeldQueue:
+        held = super()._hold(queue, queue_offset, locked=locked)
+        held.paused = queue in self._paused
+        return held
+
     def pause(self, queues: Iterable[Queue]) -> None:
         """Return no messages of these queues until `resume`."""
         for queue in map(self._wire_queue, queues):
+            self._paused.add(queue)
             if (held := self._held.get(queue)) is not None:
                 held.paused = True
 
     def resume(self, queues: Iterable[Queue]) -> None:
         """Return messages of these queues again."""
         for queue in map(self._wire_queue, queues):
+            self._paused.discard(queue)
             if (held := self._held.get(queue)) is not None:
                 held.paused = False
                 held.wake.set()
