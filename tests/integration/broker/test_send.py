@@ -177,7 +177,7 @@ async def test_a_batch_that_the_disk_refuses_leaves_nothing(
             raise OSError(errno.ENOSPC, "no space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(CommitLog, "place", full)
+            patch.setattr(CommitLog, "allocate", full)
             fields = send_fields("t", queue_id=0, batch=True)
             refused = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, fields, LARGE_BATCH)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
