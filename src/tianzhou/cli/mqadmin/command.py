@@ -76,7 +76,7 @@ def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
 
 
 def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
-    """Options as commons-cli reads them: -t X, -tX, --topic X, --topic=X. Raises Misuse."""
+    """Options as commons-cli reads them: -t X, -tX, --topic X, --topic=X. Raises UsageError."""
     by_name = dict(_spellings(alias))
     values: dict[str, str] = {}
     namesrv: str | None = None
@@ -164,7 +164,8 @@ def build(alias: Alias, parsed: Parsed) -> list[str]:
     assert alias.build is not None
     given = GivenOptions(parsed.values)
     try:
-        translated = alias.build(given)
+        build = alias.build
+        translated = given.expand(build) if isinstance(build, str) else build(given)
     except KeyError as e:
         long = next(each.long for each in options_of(alias) if each.name == e.args[0])
         raise UsageError(f"option -{e.args[0]} ({long}) is missing") from e

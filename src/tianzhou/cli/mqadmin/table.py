@@ -1,13 +1,17 @@
 """Every subcommand of `mqadmin` 4.9 and 5.x: its options, and the command it is translated to.
 
 An option is written "t/topic=": short name, long name (with _ for a blank), and = if it takes a
-value, ? if it takes one in some releases only. `build` translates the options to our arguments.
+value, ? if it takes one in some releases only. `translate` explains the templates.
 """
 
+import re
 from dataclasses import dataclass
 
 from tianzhou.cli.mqadmin import translate
 from tianzhou.cli.mqadmin.translate import Build
+
+_FIXED = re.compile(r"(?<!\S)-?-?[a-z][a-z-]*(?!\S)")
+"""Words of a template that are always there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,311 +19,274 @@ class Alias:
     """One subcommand."""
 
     options: str
-    ours: str = ""
-    build: Build | None = None
+    build: Build | str | None = None
+    """A template of our arguments, or a function that chooses between several."""
+    commands: str = ""
+    """For the help, if it is not the fixed words of the template."""
     why: str = ""
+    """Why it is not supported."""
 
+    @property
+    def ours(self) -> str:
+        """Our command, for the help."""
+        template = self.build if isinstance(self.build, str) else ""
+        return self.commands or " ".join(_FIXED.findall(template)).removesuffix(" --yes")
 
-_CONTROLLER = "there is no controller"
-_ROCKSDB = "RocksDB is not used: tables are JSON files, queues are consume queue files"
-_STATIC = "static topics are not supported"
-_TIMER = "there is only one timer engine"
-_LITE = "lite topics are not supported"
-_COLD = "cold data control is not supported"
-_AUTH = "users and policies of 5.3 are not supported; `tianzhou acl` manages 4.9 accounts"
-_CONTAINER = "broker containers are not supported; use `tianzhou broker --workers`"
 
 _CHOOSE = "b/brokerAddr= c/clusterName="
-_CONTROLLER_AT = "a/controllerAddress="
+_OF_CLUSTER = "b/brokerAddr= c/cluster="
+_ACL = f"{_CHOOSE} s/subject= r/resources= a/actions= i/sourceIp= d/decision="
+_AT_CONTROLLER = "a/controllerAddress="
+
+_UNSUPPORTED = {
+    "broker containers are not supported; use `tianzhou broker --workers`": {
+        "addBroker": "c/brokerContainerAddr= b/brokerConfigPath=",
+        "removeBroker": "c/brokerContainerAddr= b/brokerIdentity=",
+    },
+    "static topics are not supported": {
+        "updateStaticTopic": "c/clusters= b/brokers= t/topic= qn/totalQueueNum= mf/mapFile= "
+        "fr/forceReplace=",
+        "remappingStaticTopic": "c/clusters= b/brokers= t/topic= mf/mapFile= fr/forceReplace=",
+    },
+    "RocksDB is not used: tables are JSON files, queues are consume queue files": {
+        "exportMetadataInRocksDB": "p/path= t/configType= j/jsonEnable=",
+        "exportPopRecord": f"{_CHOOSE} d/dryRun=",
+        "rocksDBConfigToJson": "t/configType= p/configPath= e/exportFile= j/jsonEnable= c/cluster= "
+        "b/brokerAddr=",
+        "checkRocksdbCqWriteProgress": "c/cluster= t/topic= cf/checkFrom=",
+    },
+    "there is only one timer engine": {"switchTimerEngine": f"{_CHOOSE} e/engineType="},
+    "lite topics are not supported": {
+        "getBrokerLiteInfo": "b/brokerAddr= c/cluster= d/showDetail",
+        "getParentTopicInfo": "p/parentTopic=",
+        "getLiteTopicInfo": "p/parentTopic= l/liteTopic= s/showClientId",
+        "getLiteClientInfo": "p/parentTopic= g/group= c/clientId= s/showDetail",
+        "getLiteGroupInfo": "p/parentTopic= g/group= l/liteTopic= k/topK=",
+        "triggerLiteDispatch": "p/parentTopic= g/group= c/clientId= b/brokerName=",
+    },
+    "there is no controller": {
+        "getSyncStateSet": f"{_AT_CONTROLLER} c/clusterName= b/brokerName= i/interval=",
+        "getBrokerEpoch": "c/clusterName= b/brokerName= i/interval=",
+        "getControllerMetaData": _AT_CONTROLLER,
+        "getControllerConfig": _AT_CONTROLLER,
+        "updateControllerConfig": f"{_AT_CONTROLLER} k/key= v/value=",
+        "electMaster": f"{_AT_CONTROLLER} b/brokerId= bn/brokerName= c/clusterName=",
+        "cleanBrokerMetadata": f"{_AT_CONTROLLER} b/brokerControllerIdsToClean= bn/brokerName= "
+        "c/clusterName= l/cleanLivingBroker",
+    },
+    "compacted topics are not supported": {"dumpCompactionLog": "f/file="},
+    "cold data control is not supported": {
+        "getColdDataFlowCtrInfo": _CHOOSE,
+        "updateColdDataFlowCtrGroupConfig": f"{_CHOOSE} g/consumerGroup= v/threshold=",
+        "removeColdDataFlowCtrGroupConfig": f"{_CHOOSE} g/consumerGroup=",
+        "setCommitLogReadAheadMode": f"{_CHOOSE} m/commitLogReadAheadMode=",
+    },
+    "users and policies of 5.3 are not supported; `tianzhou acl` manages 4.9 accounts": {
+        "createUser": f"{_CHOOSE} u/username= p/password= t/userType=",
+        "updateUser": f"{_CHOOSE} u/username= p/password= t/userType= s/userStatus=",
+        "deleteUser": f"{_CHOOSE} u/username=",
+        "getUser": f"{_CHOOSE} u/username=",
+        "listUser": f"{_CHOOSE} f/filter=",
+        "copyUser": "f/fromBroker= t/toBroker= u/usernames=",
+        "createAcl": _ACL,
+        "updateAcl": _ACL,
+        "deleteAcl": f"{_CHOOSE} s/subject= r/resources=",
+        "getAcl": f"{_CHOOSE} s/subject=",
+        "listAcl": f"{_CHOOSE} s/subject= r/resource=",
+        "copyAcl": "f/fromBroker= t/toBroker= s/subjects=",
+    },
+}
+"""Subcommands of 5.x that are refused, by reason, with their options."""
 
 ALIASES: dict[str, Alias] = {
     # -- topics ------------------------------------------------------------------------------------
+    # As with the original: options not given are reset to defaults, also of existing topics.
     "updateTopic": Alias(
         f"{_CHOOSE} t/topic= r/readQueueNums= w/writeQueueNums= p/perm= o/order= u/unit= "
         "s/hasUnitSub= a/attributes=",
-        "topic update --or-create --from-defaults", translate.update_topic,
+        "topic update {t} --or-create --from-defaults @where --read-queues?r --write-queues?w "
+        "--perm?p --ordered/--not-ordered?o --unit/--no-unit?u --unit-sub/--no-unit-sub?s "
+        "--attribute/--remove-attribute*a",
     ),
-    "deleteTopic": Alias(
-        "t/topic= c/clusterName=", "topic delete",
-        lambda o: ["topic", "delete", o["t"], *o.flag("c", "--cluster"), "--yes"],
-    ),
-    "updateTopicPerm": Alias(
-        f"{_CHOOSE} t/topic= p/perm=", "topic update --perm",
-        lambda o: ["topic", "update", o["t"], "--perm", o["p"], *o.where()],
-    ),
-    "topicRoute": Alias(
-        # The output is always a list.
-        "t/topic= l/list", "topic route", lambda o: ["topic", "route", o["t"], *o.ignore("l")],
-    ),
-    "topicStatus": Alias(
-        "t/topic= c/cluster=", "topic show",
-        lambda o: ["topic", "show", o["t"], *o.flag("c", "--through")],
-    ),
-    "topicClusterList": Alias("t/topic=", "topic route", lambda o: ["topic", "route", o["t"]]),
-    "topicList": Alias("c/clusterModel", "topic list --all", translate.list_topics),
-    "updateOrderConf": Alias("t/topic= v/orderConf= m/method=", "namesrv kv", translate.order),
-    "statsAll": Alias("a/activeTopic t/topic=", "topic stats", translate.topic_stats),
-    "allocateMQ": Alias(
-        "t/topic= i/ipList=", "group allocate",
-        lambda o: ["group", "allocate", o["t"], *o["i"].split(",")],
-    ),
+    "deleteTopic": Alias("t/topic= c/clusterName=", "topic delete {t} --cluster?c --yes"),
+    "updateTopicPerm": Alias(f"{_CHOOSE} t/topic= p/perm=", "topic update {t} --perm {p} @where"),
+    # The output is always a list.
+    "topicRoute": Alias("t/topic= l/list", "topic route {t} !l"),
+    "topicStatus": Alias("t/topic= c/cluster=", "topic show {t} --through?c"),
+    "topicClusterList": Alias("t/topic=", "topic route {t}"),
+    "topicList": Alias("c/clusterModel", "topic list --all --groups/?c"),
+    "updateOrderConf": Alias("t/topic= v/orderConf= m/method=", translate.order, "namesrv kv"),
+    "statsAll": Alias("a/activeTopic t/topic=", "topic stats {t}? --active/?a"),
+    "allocateMQ": Alias("t/topic= i/ipList=", "group allocate {t} {i},"),
     # -- groups ------------------------------------------------------------------------------------
+    # The same; -m and -d are false if not given, whatever the defaults of a group.
     "updateSubGroup": Alias(
         f"{_CHOOSE} g/groupName= s/consumeEnable= m/consumeFromMinEnable= "
         "d/consumeBroadcastEnable= q/retryQueueNums= r/retryMaxTimes= i/brokerId= "
         "w/whichBrokerWhenConsumeSlowly= a/notifyConsumerIdsChanged= o/consumeMessageOrderly= "
         "p/groupRetryPolicy= /attributes=",
-        "group update --or-create --from-defaults", translate.update_group,
+        "group update {g} --or-create --from-defaults @where --consume/--no-consume?s "
+        "--from-min/--not-from-min?m:false --broadcast/--no-broadcast?d:false "
+        "--orderly/--not-orderly?o --notify/--no-notify?a --retry-queues?q --retries?r "
+        "--broker-id?i --broker-id-when-slow?w --retry-policy?p "
+        "--attribute/--remove-attribute*attributes",
     ),
     "deleteSubGroup": Alias(
-        f"{_CHOOSE} g/groupName= r/removeOffset=", "group delete", translate.delete_group
+        f"{_CHOOSE} g/groupName= r/removeOffset=",
+        "group delete {g} @where /--keep-offsets?r:false --yes",
     ),
-    "consumerConnection": Alias(
-        "g/consumerGroup= b/brokerAddr=", "group show",
-        lambda o: ["group", "show", o["g"], *o.flag("b", "--broker")],
-    ),
+    "consumerConnection": Alias("g/consumerGroup= b/brokerAddr=", "group show {g} --broker?b"),
     "consumerProgress": Alias(
-        "g/groupName= s/showClientIP= t/topicName= c/cluster=", "group show, group list",
-        translate.progress,
+        "g/groupName= s/showClientIP= t/topicName= c/cluster=",
+        translate.progress, "group show, group list",
     ),
     "consumerStatus": Alias(
-        "g/consumerGroup= i/clientId= b/brokerAddr= s/jstack", "group members", translate.members
+        "g/consumerGroup= i/clientId= b/brokerAddr= s/jstack",
+        "group members {g} --client?i --broker?b --stacks/?s",
     ),
-    "getConsumerConfig": Alias(
-        "g/groupName=", "group show", lambda o: ["group", "show", o["g"]]
-    ),
+    "getConsumerConfig": Alias("g/groupName=", "group show {g}"),
     "producerConnection": Alias(
-        "g/producerGroup= t/topic=", "group producers",
-        lambda o: ["group", "producers", o["g"], "--topic", o["t"]],
+        "g/producerGroup= t/topic=", "group producers {g} --topic {t}", "group producers"
     ),
-    "producer": Alias(
-        "b/broker=", "group producers", lambda o: ["group", "producers", *o.flag("b", "--broker")]
-    ),
+    "producer": Alias("b/broker=", "group producers --broker?b"),
     "setConsumeMode": Alias(
-        f"{_CHOOSE} t/topicName= g/groupName= m/mode= q/popShareQueueNum=", "group mode",
-        lambda o: ["group", "mode", o["g"], o["t"], o["m"], *o.flag("q", "--share"), *o.where()],
+        f"{_CHOOSE} t/topicName= g/groupName= m/mode= q/popShareQueueNum=",
+        "group mode {g} {t} {m} --share?q @where",
     ),
     # -- offsets -----------------------------------------------------------------------------------
     "resetOffsetByTime": Alias(
         "g/group= t/topic= s/timestamp= f/force= c/cluster? /cplus b/broker= q/queue= o/offset=",
-        "offset reset", translate.reset,
+        translate.reset, "offset reset",
     ),
     "skipAccumulatedMessage": Alias(
-        "g/group= t/topic= f/force= c/cluster=", "offset skip", translate.skip
+        "g/group= t/topic= f/force= c/cluster=", translate.skip, "offset skip"
     ),
     "cloneGroupOffset": Alias(
-        "s/srcGroup= d/destGroup= t/topic= o/offline=", "offset clone",
-        lambda o: ["offset", "clone", o["s"], o["d"], o["t"], "--yes",
-                   *o.switch("o", "--online-too")],
+        "s/srcGroup= d/destGroup= t/topic= o/offline=",
+        "offset clone {s} {d} {t} --yes --online-too/?o",
     ),
     # -- messages ----------------------------------------------------------------------------------
     "queryMsgById": Alias(
         "i/msgId= g/consumerGroup= d/clientId= s/sendMessage= u/unitName= t/topic= f/bodyFormat= "
         "c/cluster=",
-        "message show, message resend, message push", translate.by_id,
+        translate.by_id, "message show, message resend, message push",
     ),
     "queryMsgByKey": Alias(
         "t/topic= k/msgKey= b/beginTimestamp= e/endTimestamp= m/maxNum= c/cluster= p/keyType= "
         "l/lastKey=",
-        "message query --key", translate.by_key,
+        "message query {t} --key {k} --from?b --to?e --limit?m --key-type?p --last-key?l "
+        "--through?c",
     ),
     "queryMsgByUniqueKey": Alias(
         "i/msgId= g/consumerGroup= d/clientId= t/topic= a/showAll c/cluster= s/startTime= "
         "e/endTime=",
-        "message query --unique-key, message push", translate.by_unique_key,
+        translate.by_unique_key, "message query --unique-key, message push",
     ),
     "queryMsgByOffset": Alias(
-        "t/topic= b/brokerName= i/queueId= o/offset= f/bodyFormat= r/routeTopic=", "message at",
-        translate.by_offset,
+        "t/topic= b/brokerName= i/queueId= o/offset= f/bodyFormat= r/routeTopic=",
+        "message at {t} --broker {b} --queue {i} --offset {o} --charset?f --through?r",
+        "message at",
     ),
     "queryMsgTraceById": Alias(
-        "i/msgId= t/traceTopic= b/beginTimestamp= e/endTimestamp= c/maxNum=", "message trace",
-        translate.trace,
+        "i/msgId= t/traceTopic= b/beginTimestamp= e/endTimestamp= c/maxNum=",
+        "message trace {i} --trace-topic?t --from?b --to?e --limit?c",
     ),
     "printMsg": Alias(
         "t/topic= c/charsetName= s/subExpression= b/beginTimestamp= e/endTimestamp= d/printBody= "
         "l/lmqParentTopic=",
-        "message query --from", translate.print_topic,
+        f"{translate.PRINT_MESSAGES} --through?l", "message query --from",
     ),
     "printMsgByQueue": Alias(
         "t/topic= a/brokerName= i/queueId= c/charsetName= s/subExpression= b/beginTimestamp= "
         "e/endTimestamp= p/print_msg= d/printBody= f/calculate=",
-        "message query --from", translate.print_queue,
+        translate.print_queue, "message query --from",
     ),
     "sendMessage": Alias(
-        "t/topic= p/body= k/key= c/tags= b/broker= i/qid= m/msgTraceEnable=", "message send",
-        translate.send,
+        "t/topic= p/body= k/key= c/tags= b/broker= i/qid= m/msgTraceEnable=",
+        "message send {t} {p} --key?k --tag?c --broker?b --queue?i --trace/?m",
     ),
     "consumeMessage": Alias(
         "t/topic= b/brokerName= i/queueId= o/offset= g/consumerGroup= s/beginTimestamp= "
         "e/endTimestamp= c/MessageNumber=",
-        "message query --from", translate.consume,
+        "message query {t} --from?s:earliest --to?e --broker?b --queue?i --offset?o --group?g "
+        "--limit?c:128", "message query --from",
     ),
     "queryCq": Alias(
-        "t/topic= q/queue= i/index= c/count= b/broker= g/consumer=", "message entries",
-        translate.entries,
+        "t/topic= q/queue= i/index= c/count= b/broker= g/consumer=",
+        "message entries {t} --broker?b --queue {q} --offset {i} --count?c --group?g",
+        "message entries",
     ),
     "sendMsgStatus": Alias(
-        "b/brokerName= s/messageSize= c/count=", "bench send", translate.bench("b", "c", "s")
+        "b/brokerName= s/messageSize= c/count=",
+        "bench send {b} --count?c --size?s --concurrency 1", "bench send",
     ),
     "checkMsgSendRT": Alias(
-        "t/topic= a/amount= s/size=", "bench send", translate.bench("t", "a", "s")
+        "t/topic= a/amount= s/size=",
+        "bench send {t} --count?a --size?s --concurrency 1", "bench send",
     ),
     "clusterRT": Alias(
-        "a/amount= s/size= c/cluster= p/print_log= m/machine_room= i/interval=", "cluster latency",
-        translate.latency,
+        "a/amount= s/size= c/cluster= p/print_log= m/machine_room= i/interval=",
+        translate.latency, "cluster latency",
     ),
     # -- brokers and clusters ----------------------------------------------------------------------
     "clusterList": Alias(
-        "m/moreStats i/interval= c/clusterName=", "cluster show, cluster top", translate.clusters
+        "m/moreStats i/interval= c/clusterName=", translate.clusters, "cluster show, cluster top"
     ),
-    "brokerStatus": Alias(
-        _CHOOSE, "broker runtime", lambda o: ["broker", "runtime", o.broker_or_cluster()]
-    ),
+    "brokerStatus": Alias(_CHOOSE, "broker runtime @target"),
     "brokerConsumeStats": Alias(
-        "b/brokerAddr= t/timeoutMillis= l/level= o/order=", "broker lag", translate.lag
+        "b/brokerAddr= t/timeoutMillis= l/level= o/order=", translate.lag, "broker lag"
     ),
-    "getBrokerConfig": Alias(
-        _CHOOSE, "broker config", lambda o: ["broker", "config", o.broker_or_cluster()]
-    ),
+    "getBrokerConfig": Alias(_CHOOSE, "broker config @target"),
     "updateBrokerConfig": Alias(
-        f"{_CHOOSE} k/key= v/value= a/updateAllBroker=", "broker config --set",
-        translate.change_broker,
+        f"{_CHOOSE} k/key= v/value= a/updateAllBroker=",
+        translate.change_broker, "broker config --set",
     ),
-    "cleanExpiredCQ": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean queues", translate.clean("queues")
-    ),
-    "deleteExpiredCommitLog": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean log", translate.clean("log")
-    ),
-    "cleanUnusedTopic": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean topics", translate.clean("topics")
-    ),
-    "startMonitoring": Alias("", "cluster watch", lambda _: ["cluster", "watch"]),
-    "haStatus": Alias(f"{_CHOOSE} i/interval=", "broker ha", translate.ha),
-    "resetMasterFlushOffset": Alias(
-        "b/brokerAddr= o/offset=", "broker flush-offset",
-        lambda o: ["broker", "flush-offset", o["b"], o["o"], "--yes"],
-    ),
+    "cleanExpiredCQ": Alias(_OF_CLUSTER, "broker clean queues @where --yes"),
+    "deleteExpiredCommitLog": Alias(_OF_CLUSTER, "broker clean log @where --yes"),
+    "cleanUnusedTopic": Alias(_OF_CLUSTER, "broker clean topics @where --yes"),
+    "startMonitoring": Alias("", "cluster watch"),
+    "haStatus": Alias(f"{_CHOOSE} i/interval=", translate.ha, "broker ha"),
+    "resetMasterFlushOffset": Alias("b/brokerAddr= o/offset=", "broker flush-offset {b} {o} --yes"),
     # -- nameservers -------------------------------------------------------------------------------
-    "updateKvConfig": Alias(
-        "s/namespace= k/key= v/value=", "namesrv kv put",
-        lambda o: ["namesrv", "kv", "put", o["s"], o["k"], o["v"]],
-    ),
-    "deleteKvConfig": Alias(
-        "s/namespace= k/key=", "namesrv kv delete",
-        lambda o: ["namesrv", "kv", "delete", o["s"], o["k"], "--yes"],
-    ),
-    "wipeWritePerm": Alias(
-        "b/brokerName=", "namesrv write-permission off",
-        lambda o: ["namesrv", "write-permission", o["b"], "off", "--yes"],
-    ),
-    "addWritePerm": Alias(
-        "b/brokerName=", "namesrv write-permission on",
-        lambda o: ["namesrv", "write-permission", o["b"], "on", "--yes"],
-    ),
-    "getNamesrvConfig": Alias("", "namesrv config", lambda _: ["namesrv", "config"]),
-    "updateNamesrvConfig": Alias(
-        "k/key= v/value=", "namesrv config --set",
-        lambda o: ["namesrv", "config", "--set", f"{o['k']}={o['v']}", "--yes"],
-    ),
+    "updateKvConfig": Alias("s/namespace= k/key= v/value=", "namesrv kv put {s} {k} {v}"),
+    "deleteKvConfig": Alias("s/namespace= k/key=", "namesrv kv delete {s} {k} --yes"),
+    "wipeWritePerm": Alias("b/brokerName=", "namesrv write-permission {b} off --yes"),
+    "addWritePerm": Alias("b/brokerName=", "namesrv write-permission {b} on --yes"),
+    "getNamesrvConfig": Alias("", "namesrv config"),
+    "updateNamesrvConfig": Alias("k/key= v/value=", "namesrv config --set {k}={v} --yes"),
     # -- access control ----------------------------------------------------------------------------
     "updateAclConfig": Alias(
         f"{_CHOOSE} a/accessKey= s/secretKey= w/whiteRemoteAddress= i/defaultTopicPerm= "
         "u/defaultGroupPerm= t/topicPerms= g/groupPerms= m/admin=",
-        "acl put", translate.put_account,
+        "acl put {a} --secret?s --white-address?w --default-topic?i --default-group?u "
+        "--admin/--no-admin?m --topic*t --group*g @where --yes",
     ),
-    "deleteAclConfig": Alias(
-        f"{_CHOOSE} a/accessKey=", "acl delete",
-        lambda o: ["acl", "delete", o["a"], *o.where(), "--yes"],
-    ),
-    "clusterAclConfigVersion": Alias(
-        _CHOOSE, "acl versions", lambda o: ["acl", "versions", *o.where()]
-    ),
-    "getAclConfig": Alias(_CHOOSE, "acl list", lambda o: ["acl", "list", *o.where()]),
+    "deleteAclConfig": Alias(f"{_CHOOSE} a/accessKey=", "acl delete {a} @where --yes"),
+    "clusterAclConfigVersion": Alias(_CHOOSE, "acl versions @where"),
+    "getAclConfig": Alias(_CHOOSE, "acl list @where"),
     "updateGlobalWhiteAddr": Alias(
-        f"{_CHOOSE} g/globalWhiteRemoteAddresses= p/aclFileFullPath=", "acl white-list",
-        lambda o: ["acl", "white-list", o["g"], *o.flag("p", "--file"), *o.where(), "--yes"],
+        f"{_CHOOSE} g/globalWhiteRemoteAddresses= p/aclFileFullPath=",
+        "acl white-list {g} --file?p @where --yes",
     ),
     # -- export, lists of 5.x ----------------------------------------------------------------------
     "exportMetadata": Alias(
         "c/clusterName= b/brokerAddr= f/filePath= t/topic g/subscriptionGroup s/specialTopic",
-        "cluster export metadata", translate.export_metadata,
+        translate.export_metadata, "cluster export metadata",
     ),
     "exportConfigs": Alias(
-        "c/clusterName= f/filePath=", "cluster export configs", translate.export("configs")
+        "c/clusterName= f/filePath=", "cluster export configs --cluster {c} --folder?f",
+        "cluster export configs",
     ),
     "exportMetrics": Alias(
-        "c/clusterName= f/filePath=", "cluster export metrics", translate.export("metrics")
+        "c/clusterName= f/filePath=", "cluster export metrics --cluster {c} --folder?f",
+        "cluster export metrics",
     ),
-    "updateTopicList": Alias(
-        f"{_CHOOSE} f/filename=", "topic apply", translate.apply_file("topic")
-    ),
-    "updateSubGroupList": Alias(
-        f"{_CHOOSE} f/filename=", "group apply", translate.apply_file("group")
-    ),
-    # -- only in 5.x ------------------------------------------------------------------------------
-    "addBroker": Alias("c/brokerContainerAddr= b/brokerConfigPath=", why=_CONTAINER),
-    "removeBroker": Alias("c/brokerContainerAddr= b/brokerIdentity=", why=_CONTAINER),
-    "updateStaticTopic": Alias(
-        "c/clusters= b/brokers= t/topic= qn/totalQueueNum= mf/mapFile= fr/forceReplace=",
-        why=_STATIC,
-    ),
-    "remappingStaticTopic": Alias(
-        "c/clusters= b/brokers= t/topic= mf/mapFile= fr/forceReplace=", why=_STATIC
-    ),
-    "exportMetadataInRocksDB": Alias("p/path= t/configType= j/jsonEnable=", why=_ROCKSDB),
-    "exportPopRecord": Alias(f"{_CHOOSE} d/dryRun=", why=_ROCKSDB),
-    "rocksDBConfigToJson": Alias(
-        "t/configType= p/configPath= e/exportFile= j/jsonEnable= c/cluster= b/brokerAddr=",
-        why=_ROCKSDB,
-    ),
-    "checkRocksdbCqWriteProgress": Alias("c/cluster= t/topic= cf/checkFrom=", why=_ROCKSDB),
-    "switchTimerEngine": Alias(f"{_CHOOSE} e/engineType=", why=_TIMER),
-    "getBrokerLiteInfo": Alias("b/brokerAddr= c/cluster= d/showDetail", why=_LITE),
-    "getParentTopicInfo": Alias("p/parentTopic=", why=_LITE),
-    "getLiteTopicInfo": Alias("p/parentTopic= l/liteTopic= s/showClientId", why=_LITE),
-    "getLiteClientInfo": Alias("p/parentTopic= g/group= c/clientId= s/showDetail", why=_LITE),
-    "getLiteGroupInfo": Alias("p/parentTopic= g/group= l/liteTopic= k/topK=", why=_LITE),
-    "triggerLiteDispatch": Alias("p/parentTopic= g/group= c/clientId= b/brokerName=", why=_LITE),
-    "getSyncStateSet": Alias(
-        f"{_CONTROLLER_AT} c/clusterName= b/brokerName= i/interval=", why=_CONTROLLER
-    ),
-    "getBrokerEpoch": Alias("c/clusterName= b/brokerName= i/interval=", why=_CONTROLLER),
-    "getControllerMetaData": Alias(_CONTROLLER_AT, why=_CONTROLLER),
-    "getControllerConfig": Alias(_CONTROLLER_AT, why=_CONTROLLER),
-    "updateControllerConfig": Alias(f"{_CONTROLLER_AT} k/key= v/value=", why=_CONTROLLER),
-    "electMaster": Alias(
-        f"{_CONTROLLER_AT} b/brokerId= bn/brokerName= c/clusterName=", why=_CONTROLLER
-    ),
-    "cleanBrokerMetadata": Alias(
-        f"{_CONTROLLER_AT} b/brokerControllerIdsToClean= bn/brokerName= c/clusterName= "
-        "l/cleanLivingBroker",
-        why=_CONTROLLER,
-    ),
-    "dumpCompactionLog": Alias("f/file=", why="compacted topics are not supported"),
-    "getColdDataFlowCtrInfo": Alias(_CHOOSE, why=_COLD),
-    "updateColdDataFlowCtrGroupConfig": Alias(
-        f"{_CHOOSE} g/consumerGroup= v/threshold=", why=_COLD
-    ),
-    "removeColdDataFlowCtrGroupConfig": Alias(f"{_CHOOSE} g/consumerGroup=", why=_COLD),
-    "setCommitLogReadAheadMode": Alias(f"{_CHOOSE} m/commitLogReadAheadMode=", why=_COLD),
-    "createUser": Alias(f"{_CHOOSE} u/username= p/password= t/userType=", why=_AUTH),
-    "updateUser": Alias(f"{_CHOOSE} u/username= p/password= t/userType= s/userStatus=", why=_AUTH),
-    "deleteUser": Alias(f"{_CHOOSE} u/username=", why=_AUTH),
-    "getUser": Alias(f"{_CHOOSE} u/username=", why=_AUTH),
-    "listUser": Alias(f"{_CHOOSE} f/filter=", why=_AUTH),
-    "copyUser": Alias("f/fromBroker= t/toBroker= u/usernames=", why=_AUTH),
-    "createAcl": Alias(
-        f"{_CHOOSE} s/subject= r/resources= a/actions= i/sourceIp= d/decision=", why=_AUTH
-    ),
-    "updateAcl": Alias(
-        f"{_CHOOSE} s/subject= r/resources= a/actions= i/sourceIp= d/decision=", why=_AUTH
-    ),
-    "deleteAcl": Alias(f"{_CHOOSE} s/subject= r/resources=", why=_AUTH),
-    "getAcl": Alias(f"{_CHOOSE} s/subject=", why=_AUTH),
-    "listAcl": Alias(f"{_CHOOSE} s/subject= r/resource=", why=_AUTH),
-    "copyAcl": Alias("f/fromBroker= t/toBroker= s/subjects=", why=_AUTH),
+    "updateTopicList": Alias(f"{_CHOOSE} f/filename=", "topic apply {f} @where --yes"),
+    "updateSubGroupList": Alias(f"{_CHOOSE} f/filename=", "group apply {f} @where --yes"),
+} | {
+    name: Alias(options, why=why)
+    for why, refused in _UNSUPPORTED.items()
+    for name, options in refused.items()
 }  # fmt: skip
 
 SECOND_NAMES = {

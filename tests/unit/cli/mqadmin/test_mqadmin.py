@@ -246,7 +246,7 @@ def test_mistakes() -> None:
         parse(alias, ["-t"])
     with pytest.raises(UsageError, match=r"-t \(topic\) is missing"):
         build(alias, parse(alias, []))
-    forgetful = Alias("t/topic= x/more=", "topic show", lambda o: ["topic", "show", o["t"]])
+    forgetful = Alias("t/topic= x/more=", "topic show {t}")
     with pytest.raises(UnsupportedOption, match="-x is not supported"):
         build(forgetful, parse(forgetful, ["-t", "T", "-x", "C"]))
 
