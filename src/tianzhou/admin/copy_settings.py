@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef
+from tianzhou.admin.settings_requests import C, SettingsRequests
 from tianzhou.errors import TianzhouError
 from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
 
@@ -47,35 +48,33 @@ async def copy_topics(
     admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
     """Plan to create on `target` the topics of `source` that it lacks."""
-    configs = await admin.topics.all_configs(source)
-    there = await admin.topics.all_configs(target)
     own = {source.name, source.cluster}
-    names = [
-        name
-        for name in sorted(configs)
-        if wanted(name) and not _is_reserved(name) and name not in own
-    ]
-    missing = tuple(name for name in names if name not in there)
-
-    async def create(name: str) -> None:
-        await admin.topics.put(target, configs[name])
-
-    return CopyPlan(missing, len(names) - len(missing), create)
+    return await _plan(
+        admin.topics, source, target,
+        lambda name: wanted(name) and not _is_reserved(name) and name not in own,
+    )  # fmt: skip
 
 
 async def copy_groups(
     admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
     """Plan to create on `target` the groups of `source` that it lacks."""
-    configs = await admin.groups.all_configs(source)
-    there = await admin.groups.all_configs(target)
+    return await _plan(admin.groups, source, target, wanted)
+
+
+async def _plan(
+    requests: SettingsRequests[C],
+    source: BrokerRef,
+    target: BrokerRef,
+    wanted: Callable[[str], bool],
+) -> CopyPlan:
+    configs = await requests.all_configs(source)
+    there = await requests.all_configs(target)
     names = [name for name in sorted(configs) if wanted(name)]
     missing = tuple(name for name in names if name not in there)
-
-    async def create(name: str) -> None:
-        await admin.groups.put(target, configs[name])
-
-    return CopyPlan(missing, len(names) - len(missing), create)
+    return CopyPlan(
+        missing, len(names) - len(missing), lambda name: requests.put(target, configs[name])
+    )
 
 
 def _is_reserved(topic: str) -> bool:

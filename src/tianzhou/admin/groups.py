@@ -1,13 +1,9 @@
 """Consumer groups: settings, members, running info of members, progress; producers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import msgspec
-
-from tianzhou.admin.attributes import signed
-from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.admin.requests import RequestClient
+from tianzhou.admin.settings_requests import SettingsRequests, as_change
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
@@ -15,7 +11,6 @@ from tianzhou.protocol.bodies.clients import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
-    ProducerConnection,
     ProducerTableInfo,
 )
 from tianzhou.protocol.bodies.groups import (
@@ -26,12 +21,12 @@ from tianzhou.protocol.bodies.groups import (
 from tianzhou.protocol.bodies.queues import MessageRequestModeTable, SetMessageRequestModeBody
 from tianzhou.protocol.bodies.stats import ConsumeStats
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers import Header
 from tianzhou.protocol.headers.admin import GetAllProducerInfoRequest
 from tianzhou.protocol.headers.clients import (
     ConsumeMessageDirectlyRequest,
     ConsumerGroupRequest,
     GetConsumerRunningInfoRequest,
-    GetProducerConnectionListRequest,
 )
 from tianzhou.protocol.headers.groups import (
     DeleteSubscriptionGroupRequest,
@@ -43,17 +38,8 @@ from tianzhou.protocol.headers.topics import TopicRequest
 _NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
-def _change(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """A group as a broker accepts it, also one that was read from a broker."""
-    return msgspec.structs.replace(config, attributes=signed(config.attributes))
-
-
-class Groups:
+class Groups(SettingsRequests[SubscriptionGroupConfig]):
     """Requests about consumer groups and connected producers."""
-
-    def __init__(self, wire: RequestClient, clusters: Clusters) -> None:
-        self._requests = wire
-        self._clusters = clusters
 
     # -- settings ----------------------------------------------------------------------------------
 
@@ -67,22 +53,15 @@ class Groups:
 
     async def put(self, broker: BrokerRef, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        body = bodies.encode(_change(config), standard=True)
+        body = bodies.encode(as_change(config), standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._requests.request(broker.address, code, body=body)
 
-    async def put_all(self, broker: BrokerRef, configs: Sequence[SubscriptionGroupConfig]) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; one by one on a broker too old for it."""
-        changes = SubscriptionGroupList(groups=[_change(config) for config in configs])
-        body = bodies.encode(changes, standard=True)
+    def _list_request(
+        self, configs: list[SubscriptionGroupConfig]
+    ) -> tuple[RequestCode, Header | None, object]:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-        try:
-            await self._requests.request(broker.address, code, body=body)
-        except RequestError as e:
-            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            for config in configs:
-                await self.put(broker, config)
+        return code, None, SubscriptionGroupList(groups=configs)
 
     async def delete(
         self, group: str, brokers: Iterable[BrokerRef], *, offsets_too: bool
@@ -174,9 +153,3 @@ class Groups:
         """GET_ALL_PRODUCER_INFO: the producers connected to a broker, by group."""
         code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
         return await self._requests.read(broker.address, ProducerTableInfo, code, header)
-
-    async def producer_connection(self, broker: BrokerRef, group: str) -> ProducerConnection:
-        """GET_PRODUCER_CONNECTION_LIST."""
-        header = GetProducerConnectionListRequest(producer_group=group)
-        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        return await self._requests.read(broker.address, ProducerConnection, code, header)

@@ -1,17 +1,13 @@
 """Topics: names, routes, settings, queue offsets, consumer groups."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import msgspec
-
-from tianzhou.admin.attributes import signed
-from tianzhou.admin.clusters import Clusters, choose, masters_of
+from tianzhou.admin.clusters import choose, masters_of
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.admin.requests import RequestClient
+from tianzhou.admin.settings_requests import SettingsRequests, signed
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.route import TopicRouteData
@@ -25,6 +21,7 @@ from tianzhou.protocol.bodies.topics import (
     TopicList,
 )
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers import Header
 from tianzhou.protocol.headers.namesrv import (
     DeleteTopicFromNamesrvRequest,
     GetRouteInfoRequest,
@@ -44,12 +41,8 @@ _ROUTE_WAIT_S = 3.0
 _ROUTE_POLL_S = 0.02
 
 
-class Topics:
+class Topics(SettingsRequests[TopicConfig]):
     """Requests about topics."""
-
-    def __init__(self, wire: RequestClient, clusters: Clusters) -> None:
-        self._requests = wire
-        self._clusters = clusters
 
     # -- lists -------------------------------------------------------------------------------------
 
@@ -126,9 +119,9 @@ class Topics:
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
         return (await self._requests.read(broker.address, TopicConfigTable, code, header)).topics
 
-    async def config(self, broker: BrokerRef, topic: str) -> TopicConfig | None:
+    async def config(self, broker: BrokerRef, name: str) -> TopicConfig | None:
         """GET_TOPIC_CONFIG; from the whole table on a broker older than 5.0."""
-        header = TopicRequest(topic=topic)
+        header = TopicRequest(topic=name)
         code = RequestCode.GET_TOPIC_CONFIG
         try:
             return await self._requests.read(broker.address, TopicConfigAndMapping, code, header)
@@ -137,7 +130,7 @@ class Topics:
                 return None
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-        return (await self.all_configs(broker)).get(topic)
+        return await super().config(broker, name)
 
     async def configs(self, topic: str, through: str | None = None) -> Gathered[TopicConfig | None]:
         """The settings of a topic on every broker that has it."""
@@ -164,21 +157,11 @@ class Topics:
         )
         await self._requests.request(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    async def put_all(self, broker: BrokerRef, configs: Sequence[TopicConfig]) -> None:
-        """UPDATE_AND_CREATE_TOPIC_LIST; one by one on a broker too old for it."""
-        topics = [
-            msgspec.structs.replace(config, attributes=signed(config.attributes))
-            for config in configs
-        ]
-        body = bodies.encode(CreateTopicListBody(topics=topics), standard=True)
+    def _list_request(
+        self, configs: list[TopicConfig]
+    ) -> tuple[RequestCode, Header | None, object]:
         code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-        try:
-            await self._requests.request(broker.address, code, CreateTopicListRequest(), body)
-        except RequestError as e:
-            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            for config in configs:
-                await self.put(broker, config)
+        return code, CreateTopicListRequest(), CreateTopicListBody(topics=configs)
 
     async def delete(self, topic: str, brokers: Iterable[BrokerRef]) -> Gathered[None]:
         """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""

@@ -8,8 +8,8 @@ import typer
 
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.cli.shared.command import Session, command
-from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, masters
-from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
+from tianzhou.cli.shared.common_options import EVERYWHERE, Where
+from tianzhou.cli.shared.output import CommandResult, format_time, plural, table_of
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 
@@ -19,40 +19,36 @@ Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of t
 
 
 @command(app, "list", reads=True, examples=["tianzhou acl list", "tianzhou acl list -b broker-a"])
-async def list_accounts(
-    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> CommandResult:
+async def list_accounts(session: Session, where: Where = EVERYWHERE) -> CommandResult:
     """List the accounts of each broker and their permissions; secrets are not shown."""
-    gathered = await gather(await masters(session, cluster, broker), session.admin.acl.config)
-    data = {
-        at.name: {
-            "white_list": config.global_white_addrs or [],
-            "accounts": [
-                {
-                    "account": each.access_key, "admin": each.admin,
-                    "white_address": each.white_remote_address,
-                    "default_topic": each.default_topic_perm,
-                    "default_group": each.default_group_perm,
-                    "topics": each.topic_perms or [], "groups": each.group_perms or [],
-                }
-                for each in config.accounts or ()
-            ],
-        }
+    gathered = await gather(await where.masters(session), session.admin.acl.config)
+    accounts = {
+        at.name: [
+            {
+                "account": each.access_key, "admin": each.admin,
+                "white_address": each.white_remote_address,
+                "default_topic": each.default_topic_perm,
+                "default_group": each.default_group_perm,
+                "topics": each.topic_perms or [], "groups": each.group_perms or [],
+            }
+            for each in config.accounts or ()
+        ]
         for at, config in gathered.responses.items()
     }  # fmt: skip
-    shown = table(
-        ["!broker", "account", "admin", "address", "default", "topics", "groups"],
-        (
-            (
-                at.name, each.access_key, each.admin, each.white_remote_address,
-                f"{each.default_topic_perm or '-'} / {each.default_group_perm or '-'}",
-                ", ".join(each.topic_perms or ()) or None,
-                ", ".join(each.group_perms or ()) or None,
-            )
-            for at, config in gathered.responses.items()
-            for each in config.accounts or ()
-        ),
+    data = {
+        at.name: {"white_list": config.global_white_addrs or [], "accounts": accounts[at.name]}
+        for at, config in gathered.responses.items()
+    }
+    rows = (
+        each | {
+            "broker": name,
+            "default": f"{each['default_topic'] or '-'} / {each['default_group'] or '-'}",
+        }
+        for name, few in accounts.items() for each in few
     )  # fmt: skip
+    shown = table_of(
+        rows, "!broker, account, admin, white_address=address, default, topics, groups"
+    )
     notes = [
         f"{at.name} needs no account from: {', '.join(config.global_white_addrs)}"
         for at, config in gathered.responses.items()
@@ -62,23 +58,19 @@ async def list_accounts(
 
 
 @command(app, "versions", reads=True, examples=["tianzhou acl versions"])
-async def show_versions(
-    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> CommandResult:
+async def show_versions(session: Session, where: Where = EVERYWHERE) -> CommandResult:
     """Show when the accounts of each broker last changed; brokers should agree."""
-    brokers = await masters(session, cluster, broker)
-    gathered = await gather(brokers, session.admin.acl.versions)
-    rows = [
-        (at.name, file or None, version.counter, version.timestamp)
+    gathered = await gather(await where.masters(session), session.admin.acl.versions)
+    data = [
+        {
+            "broker": at.name, "file": file or None, "counter": version.counter,
+            "changed_ms": version.timestamp,
+        }
         for at, files in gathered.responses.items()
         for file, version in sorted(files.items())
-    ]
-    keys = ("broker", "file", "counter", "changed_ms")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
-    shown = table(
-        ["!broker", "file", ">changes", "last change"],
-        ((*row[:3], format_time(row[3])) for row in rows),
-    )
+    ]  # fmt: skip
+    columns = "!broker, file, >counter=changes, changed_ms=last change"
+    shown = table_of(data, columns, changed_ms=format_time)
     return CommandResult(data, [shown], gathered.warnings)
 
 
@@ -121,8 +113,7 @@ async def put_account(
             "--group", metavar="NAME=PERM", help="Permission on a group; may be repeated."
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
 ) -> None:
     """Create or change an account; options that are not given stay as they are."""
     config = PlainAccessConfig(
@@ -135,7 +126,6 @@ async def put_account(
         topic_perms=topic,
         group_perms=group,
     )
-    brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
 
     async def put(at: BrokerRef) -> None:
@@ -143,7 +133,7 @@ async def put_account(
         kept = admin is None and await _is_admin(session, at, account)
         await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
 
-    await _do(session, f"put account {account}", brokers, put)
+    await _do(session, f"put account {account}", where, put)
 
 
 async def _is_admin(session: Session, at: BrokerRef, account: str) -> bool:
@@ -155,13 +145,10 @@ async def _is_admin(session: Session, at: BrokerRef, account: str) -> bool:
 
 
 @command(app, "delete", destroys=True, examples=["tianzhou acl delete billing --yes"])
-async def delete_account(
-    session: Session, account: Account, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> None:
+async def delete_account(session: Session, account: Account, where: Where = EVERYWHERE) -> None:
     """Delete an account."""
-    brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
-    await _do(session, f"delete account {account}", brokers, lambda at: acl.delete(at, account))
+    await _do(session, f"delete account {account}", where, lambda at: acl.delete(at, account))
 
 
 @command(
@@ -174,26 +161,18 @@ async def set_white_list(
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="ACL file on the broker.")
     ] = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
 ) -> None:
     """Set the addresses whose requests need no account."""
-    brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
-    await _do(
-        session,
-        f"set the white list to {addresses}",
-        brokers,
-        lambda at: acl.set_white_addresses(at, addresses, file),
-    )
+    what = f"set the white list to {addresses}"
+    await _do(session, what, where, lambda at: acl.set_white_addresses(at, addresses, file))
 
 
 async def _do(
-    session: Session,
-    what: str,
-    brokers: list[BrokerRef],
-    ask: Callable[[BrokerRef], Awaitable[None]],
+    session: Session, what: str, where: Where, ask: Callable[[BrokerRef], Awaitable[None]]
 ) -> None:
+    brokers = await where.masters(session)
     if not session.confirm(f"{what} on {', '.join(at.name for at in brokers)}"):
         return
     done = await gather(brokers, ask)

@@ -9,17 +9,18 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.text import Text
 
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import BrokerRates, rates_of
 from tianzhou.cli.shared.bulk_change import report_done
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
+    EVERYWHERE,
     BrokerOption,
     Changes,
     ClusterOption,
     KeyPattern,
+    Where,
     masters,
     matching_names,
     pairs_of,
@@ -32,6 +33,8 @@ from tianzhou.cli.shared.output import (
     key_values,
     plural,
     table,
+    table_of,
+    up_or_down,
 )
 from tianzhou.errors import TargetError
 
@@ -62,18 +65,6 @@ async def list_brokers(session: Session, cluster: ClusterOption = None) -> Comma
     """List the brokers: address, version, and whether they respond."""
     brokers = await session.admin.clusters.brokers(cluster=cluster)
     gathered = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
-    rows = [
-        (
-            at.cluster, at.name, str(at.broker_id), at.address, gathered.responses[at].version,
-            Text("up", style="green"), gathered.responses[at].answer_ms,
-        )
-        if at in gathered.responses
-        else (
-            at.cluster, at.name, str(at.broker_id), at.address, None, Text("down", style="red"),
-            None,
-        )
-        for at in brokers
-    ]  # fmt: skip
     data = [
         {
             "cluster": at.cluster, "broker": at.name, "id": at.broker_id, "address": at.address,
@@ -82,8 +73,15 @@ async def list_brokers(session: Session, cluster: ClusterOption = None) -> Comma
         }
         for at in brokers
     ]  # fmt: skip
-    columns = ["!cluster", "!broker", ">id", "!address", "version", "state", ">ms"]
-    return CommandResult(data, [table(columns, rows)], gathered.warnings)
+    took_ms = [
+        gathered.responses[at].answer_ms if at in gathered.responses else None for at in brokers
+    ]
+    shown = table_of(
+        (row | {"ms": ms} for row, ms in zip(data, took_ms, strict=True)),
+        "!cluster, !broker, >id, !address, version, answers=state, >ms",
+        id=str, answers=up_or_down,
+    )  # fmt: skip
+    return CommandResult(data, [shown], gathered.warnings)
 
 
 @command(
@@ -175,9 +173,12 @@ async def show_lag(
     gathered = await gather(
         brokers, lambda at: session.admin.brokers.consume_stats(at, orderly=orderly)
     )
-    rows = [
-        (group, queue.topic, at.name, queue.queue_id, each.broker_offset, each.consumer_offset,
-         each.broker_offset - each.consumer_offset)
+    data = [
+        {
+            "group": group, "topic": queue.topic, "broker": at.name, "queue": queue.queue_id,
+            "end": each.broker_offset, "committed": each.consumer_offset,
+            "lag": each.broker_offset - each.consumer_offset,
+        }
         for at, stats in gathered.responses.items()
         for by_group in stats.stats
         for group, few in sorted(by_group.items())
@@ -187,16 +188,12 @@ async def show_lag(
         )
         if each.broker_offset - each.consumer_offset >= min_lag
     ]  # fmt: skip
-    keys = ("group", "topic", "broker", "queue", "end", "committed", "lag")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
     total = sum(stats.total_diff for stats in gathered.responses.values())
-    columns = ["group", "topic", "!broker", ">queue", ">end", ">committed", ">lag"]
+    shown = table_of(data, "group, topic, !broker, >queue, >end, >committed, >lag")
     notes = [
         f"{plural(total, 'message')} to consume on {', '.join(a.name for a in gathered.responses)}"
     ]
-    return CommandResult(
-        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=notes
-    )
+    return CommandResult(data, [shown] if data else [], gathered.warnings, notes=notes)
 
 
 @command(
@@ -275,20 +272,21 @@ async def show_statistic(
     """Show a statistic of the brokers over the last minute, hour and day."""
     brokers = await masters(session, broker=broker)
     gathered = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
-    rows = [
-        (at.name, period, each.sum, each.tps, each.average)
-        for at, data in gathered.responses.items()
-        if data is not None
-        for period, each in (("minute", data.minute), ("hour", data.hour), ("day", data.day))
+    data = [
+        {
+            "broker": at.name, "period": period, "sum": each.sum, "tps": each.tps,
+            "average": each.average,
+        }
+        for at, stats in gathered.responses.items()
+        if stats is not None
+        for period, each in (("minute", stats.minute), ("hour", stats.hour), ("day", stats.day))
         if each is not None
-    ]
-    keys = ("broker", "period", "sum", "tps", "average")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
-    notes = [] if rows else [f"no broker has a statistic {name} of {key}"]
-    columns = ["!broker", "last", ">sum", ">per second", ">average"]
-    return CommandResult(
-        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=notes
-    )
+    ]  # fmt: skip
+    if not data:
+        note = f"no broker has a statistic {name} of {key}"
+        return CommandResult(data, [], gathered.warnings, notes=[note])
+    shown = table_of(data, "!broker, period=last, >sum, >tps=per second, >average")
+    return CommandResult(data, [shown], gathered.warnings)
 
 
 @command(
@@ -304,22 +302,16 @@ async def clean(
         CleanTarget,
         typer.Argument(help="Expired log files, expired queue files, or queues of deleted topics."),
     ],
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
 ) -> None:
     """Clean now what brokers clean periodically."""
-    brokers = await masters(session, cluster, broker)
-    actions = {
-        CleanTarget.LOG: ("delete expired log files", session.admin.brokers.clean_log),
-        CleanTarget.QUEUES: ("delete expired queue files", session.admin.brokers.clean_queues),
-        CleanTarget.TOPICS: (
-            "delete queues of deleted topics",
-            session.admin.brokers.clean_topics,
-        ),
-    }
-    action, ask = actions[what]
-    names = ", ".join(at.name for at in brokers)
-    if not session.confirm(f"{action} on {names}"):
+    brokers, requests = await where.masters(session), session.admin.brokers
+    action, ask = {
+        CleanTarget.LOG: ("delete expired log files", requests.clean_log),
+        CleanTarget.QUEUES: ("delete expired queue files", requests.clean_queues),
+        CleanTarget.TOPICS: ("delete queues of deleted topics", requests.clean_topics),
+    }[what]
+    if not session.confirm(f"{action} on {', '.join(at.name for at in brokers)}"):
         return
     done = await gather(brokers, ask)
     session.warn_all(done.warnings)

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from tianzhou.admin import export
 from tianzhou.admin.doctor.changes import CAME, WATCH, Change, changes, with_unseen
-from tianzhou.admin.doctor.checks import WATCH_S, examine
+from tianzhou.admin.doctor.checks import DISK_ERROR, DISK_WARNING, WATCH_S, examine
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.fanout import BrokerRef
-from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
+from tianzhou.admin.rates import BrokerRates, snapshot
 from tianzhou.admin.store_latency import StoreLatencyWindow
 from tianzhou.cli.commands.doctor import BrokerHistory, ExpectOption, WaitOption
 from tianzhou.cli.shared.command import Session, command, print_json
@@ -30,6 +30,7 @@ from tianzhou.cli.shared.output import (
     highlight,
     plural,
     table,
+    table_of,
 )
 from tianzhou.config.files import replace_file
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
@@ -45,26 +46,20 @@ app = typer.Typer(name="cluster", no_args_is_help=True, help="Show and watch clu
 async def list_clusters(session: Session) -> CommandResult:
     """List the clusters and their brokers."""
     info: ClusterInfo = await session.admin.clusters.info()
-    data = [
-        {
-            "cluster": name,
-            "brokers": {
-                broker: {
-                    str(key): address
-                    for key, address in sorted((info.brokers[broker].addresses or {}).items())
-                }
-                for broker in sorted(names)
-                if broker in info.brokers
-            },
-        }
-        for name, names in sorted(info.clusters.items())
-    ]
+    addresses = {
+        name: {str(key): address for key, address in sorted((data.addresses or {}).items())}
+        for name, data in sorted(info.brokers.items())
+    }
+    clusters = {
+        cluster: {name: addresses[name] for name in sorted(names) if name in addresses}
+        for cluster, names in sorted(info.clusters.items())
+    }
+    data = [{"cluster": cluster, "brokers": brokers} for cluster, brokers in clusters.items()]
     rows = (
-        (name, broker, str(key), address)
-        for name, names in sorted(info.clusters.items())
-        for broker in sorted(names)
-        if broker in info.brokers
-        for key, address in sorted((info.brokers[broker].addresses or {}).items())
+        (cluster, name, key, address)
+        for cluster, brokers in clusters.items()
+        for name, of_broker in brokers.items()
+        for key, address in of_broker.items()
     )
     notes = [f"{plural(len(info.clusters), 'cluster')}, {plural(len(info.brokers), 'broker')}"]
     return CommandResult(
@@ -84,26 +79,22 @@ async def show_cluster(session: Session, cluster: ClusterOption = None) -> Comma
     )
     names = dict.fromkeys(each.cluster for each in result.brokers)
     sections = [
-        _cluster_table(name, [each for each in result.brokers if each.cluster == name], session)
+        _cluster_table(
+            name, [each for each in result.brokers if each.cluster == name], session.now_ms
+        )
         for name in names
     ]
-    return CommandResult([asdict(each) for each in result.brokers], sections, result.warnings)
+    return CommandResult(result.brokers, sections, result.warnings)
 
 
-def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> RenderableType:
-    now_ms = session.now_ms
-    return table(
-        ["!broker", ">id", "!address", "version", ">in/s", ">out/s", ">in today", ">out today",
-         ">disk", ">up"],
-        (
-            (
-                each.broker, str(each.broker_id), each.address, each.version, each.in_tps,
-                each.out_tps, each.in_today, each.out_today, _disk(each),
-                format_duration(max(now_ms - each.boot_ms, 0)) if each.boot_ms else None,
-            )
-            for each in brokers
-        ),
+def _cluster_table(name: str, brokers: list[BrokerRates], now_ms: int) -> RenderableType:
+    return table_of(
+        brokers,
+        "!broker, >broker_id=id, !address, version, >in_tps=in/s, >out_tps=out/s, >in_today, "
+        ">out_today, >disk_ratio=disk, >boot_ms=up",
         title=f"Cluster {name}",
+        broker_id=str, disk_ratio=_disk,
+        boot_ms=lambda boot_ms: format_duration(max(now_ms - boot_ms, 0)) if boot_ms else None,
     )  # fmt: skip
 
 
@@ -145,42 +136,28 @@ async def top(
         "out_tps": out_tps,
         "backlog": lag,
         "latency_since": since,
-        "brokers": [asdict(each) for each in result.brokers],
-        "groups": [asdict(each) for each in groups[:count]],
+        "brokers": result.brokers,
+        "groups": groups[:count],
     }
-    sections: list[RenderableType] = [head, _top_brokers(result)]
+    brokers = table_of(
+        result.brokers,
+        "!broker, >broker_id=id, >in_tps=in/s, >out_tps=out/s, >put_p99_ms=p99 ms, "
+        ">put_max_ms=max ms, >answer_ms=response ms, >waiting_sends=sends, "
+        ">waiting_pulls=pulls, >disk_ratio=disk",
+        broker_id=str, disk_ratio=_disk,
+    )  # fmt: skip
+    sections: list[RenderableType] = [head, brokers]
     if groups and count:
-        sections.append(_top_groups(groups[:count]))
+        columns = "group, >lag=backlog, >consume_tps=consumed/s"
+        sections.append(table_of(groups[:count], columns, lag=highlight))
     return CommandResult(data, sections, result.warnings)
 
 
-def _top_brokers(result: Snapshot) -> RenderableType:
-    return table(
-        ["!broker", ">id", ">in/s", ">out/s", ">p99 ms", ">max ms", ">response ms",
-         ">sends", ">pulls", ">disk"],
-        (
-            (
-                each.broker, str(each.broker_id), each.in_tps, each.out_tps, each.put_p99_ms,
-                each.put_max_ms, each.answer_ms, each.waiting_sends, each.waiting_pulls,
-                _disk(each),
-            )
-            for each in result.brokers
-        ),
-    )  # fmt: skip
-
-
-def _top_groups(groups: list[GroupBacklog]) -> RenderableType:
-    return table(
-        ["group", ">backlog", ">consumed/s"],
-        ((each.group, highlight(each.lag), each.consume_tps) for each in groups),
-    )
-
-
-def _disk(each: BrokerRates) -> Text | None:
-    if each.disk_ratio is None:
+def _disk(ratio: float | None) -> Text | None:
+    if ratio is None:
         return None
-    style = "red" if each.disk_ratio >= 0.85 else "yellow" if each.disk_ratio >= 0.75 else ""
-    return Text(f"{each.disk_ratio:.0%}", style=style)
+    style = "red" if ratio >= DISK_ERROR else "yellow" if ratio >= DISK_WARNING else ""
+    return Text(f"{ratio:.0%}", style=style)
 
 
 # -- measuring, watching, exporting ----------------------------------------------------------------
@@ -234,17 +211,7 @@ async def latency(
     async with Producer("tianzhou_latency", settings=session.client_settings()) as producer:
         brokers = await masters(session, cluster)
         rows = [await _latency_of(producer, at, count, body) for at in brokers]
-    shown = table(
-        ["cluster", "!broker", ">mean ms", ">max ms", ">stored", ">failed", "first failure"],
-        (
-            (
-                each.cluster, each.broker, each.mean_ms, each.max_ms, each.stored,
-                highlight(each.failed), each.first_error,
-            )
-            for each in rows
-        ),
-    )  # fmt: skip
-    failed = not any(each.stored for each in rows)
+    exit_code = 0 if any(each.stored for each in rows) else 1
     if as_lines:
         now = format_time(session.now_ms)
         lines = [
@@ -252,10 +219,9 @@ async def latency(
             + ("" if each.mean_ms is None else f"{each.mean_ms:.0f}")
             for each in rows
         ]
-        return CommandResult(
-            [asdict(each) for each in rows], notes=lines, exit_code=1 if failed else 0
-        )
-    return CommandResult([asdict(each) for each in rows], [shown], exit_code=1 if failed else 0)
+        return CommandResult(rows, notes=lines, exit_code=exit_code)
+    columns = "cluster, !broker, >mean_ms, >max_ms, >stored, >failed, first_error=first failure"
+    return CommandResult(rows, [table_of(rows, columns, failed=highlight)], exit_code=exit_code)
 
 
 async def _latency_of(producer: "Producer", at: BrokerRef, count: int, body: bytes) -> Latency:

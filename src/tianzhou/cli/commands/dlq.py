@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from tianzhou.admin.topics import extents
 from tianzhou.cli.commands.message_output import message_data, message_line
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Group
-from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
+from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table_of
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 from tianzhou.message import StoredMessage
@@ -31,15 +30,6 @@ Since = Annotated[
 Ids = Annotated[
     list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; may be repeated.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadRow:
-    """The dead letters of one group."""
-
-    group: str
-    count: int
-    last_ms: int
 
 
 @command(
@@ -68,7 +58,7 @@ async def _list_groups(session: Session) -> CommandResult:
     topics = session.admin.topics
     await session.admin.clusters.brokers()  # raises TargetError if no broker is registered
     names = [name for name in await topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
-    rows: list[DeadRow] = []
+    data: list[dict[str, object]] = []
     warnings: list[str] = []
     for name in names:
         stats = await topics.stats(name)
@@ -77,15 +67,12 @@ async def _list_groups(session: Session) -> CommandResult:
         count = sum(each.max_offset - each.min_offset for each in queues)
         last_ms = max((each.last_update_timestamp for each in queues), default=0)
         if count:
-            rows.append(DeadRow(name.removeprefix(DLQ_TOPIC_PREFIX), count, last_ms))
-    shown = table(
-        ["group", ">dead letters", "last"],
-        ((row.group, highlight(row.count), format_time(row.last_ms)) for row in rows),
-    )
-    notes = [f"{plural(len(rows), 'group')} with dead letters"]
-    return CommandResult(
-        [asdict(row) for row in rows], [shown] if rows else [], warnings, notes=notes
-    )
+            group = name.removeprefix(DLQ_TOPIC_PREFIX)
+            data.append({"group": group, "count": count, "last_ms": last_ms})
+    columns = "group, >count=dead letters, last_ms=last"
+    shown = table_of(data, columns, count=highlight, last_ms=format_time)
+    notes = [f"{plural(len(data), 'group')} with dead letters"]
+    return CommandResult(data, [shown] if data else [], warnings, notes=notes)
 
 
 def _dead_letters(

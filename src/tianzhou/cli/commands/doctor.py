@@ -1,6 +1,5 @@
 """`tianzhou doctor`: common faults of a cluster, and how to fix them."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -103,8 +102,7 @@ async def doctor(
     errors = sum(each.level is Level.ERROR for each in findings)
     warnings = sum(each.level is Level.WARNING for each in findings)
     notes = [f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"]
-    data = [asdict(each) for each in findings]
-    return CommandResult(data, [lines], exit_code=1 if errors else 0, notes=notes)
+    return CommandResult(findings, [lines], exit_code=1 if errors else 0, notes=notes)
 
 
 def _line(each: Finding) -> tuple[Text, Text]:

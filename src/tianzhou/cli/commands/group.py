@@ -16,25 +16,20 @@ from tianzhou.cli.commands.group_overview import (
     lag_table,
     members_table,
     overview_data,
-    running_data,
-    running_tables,
+    running_info,
 )
 from tianzhou.cli.shared.bulk_change import (
     From,
-    FromDefaults,
-    OrCreate,
     SettingsFile,
+    SettingsKind,
     To,
-    apply_settings,
+    UpdateOptions,
     copy_settings,
-    read_settings,
-    refuse_if_exists,
-    refuse_removals,
-    report_changed,
     report_done,
 )
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
+    EVERYWHERE,
     BrokerOption,
     ClusterOption,
     Group,
@@ -42,16 +37,30 @@ from tianzhou.cli.shared.common_options import (
     Through,
     Topic,
     TopicOption,
+    Where,
     is_system_group,
     masters,
     matching_names,
 )
-from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    format_time,
+    highlight,
+    plural,
+    table,
+    table_of,
+)
 from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
 app = typer.Typer(name="group", no_args_is_help=True, help="Manage consumer groups.")
+
+GROUPS = SettingsKind(
+    "group", list[SubscriptionGroupConfig], lambda config: config.group_name,
+    lambda name: SubscriptionGroupConfig(group_name=name), lambda session: session.admin.groups,
+)  # fmt: skip
+_UNCHANGED, _UPDATE = GroupOptions(), UpdateOptions()
 
 
 @command(
@@ -75,16 +84,11 @@ async def list_groups(
     for name in names:
         on = [at for at, table in tables.responses.items() if name in table]
         rows.append(await summarize(groups, name, on, warnings))
-    shown = table(
-        ["group", ">members", "model", "topics", ">lag", ">consumed/s", "brokers"],
-        (
-            (
-                row.group, row.members, row.model, ", ".join(row.topics) or None,
-                highlight(row.lag), row.consume_tps, ", ".join(row.brokers),
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+    shown = table_of(
+        rows,
+        "group, >members, model, topics, >lag, >consume_tps=consumed/s, brokers",
+        lag=highlight,
+    )
     hidden = len(known) - len(rows)
     notes = [plural(len(rows), "group") + (f"; {hidden} more with --all" if hidden else "")]
     unique = list(dict.fromkeys(warnings))
@@ -106,8 +110,7 @@ async def show_group(
     session: Session,
     group: Group,
     topic: TopicOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
     through: Through = None,
 ) -> CommandResult:
     """Show a group: its members, their subscriptions, and the lag of each queue.
@@ -115,7 +118,7 @@ async def show_group(
     Members with different subscriptions lose messages; a warning names them.
     """
     admin = session.admin
-    brokers = await masters(session, cluster, broker)
+    brokers = await where.masters(session)
     if through is not None:
         on = {at.name for at in await admin.topics.brokers(topic or "", through)}
         brokers = [at for at in brokers if at.name in on]
@@ -171,8 +174,9 @@ async def show_members(
         except RequestError as e:
             warnings.append(f"{name}: {e}")
             continue
-        data.append(running_data(name, info))
-        sections += running_tables(name, info)
+        running, tables = running_info(name, info)
+        data.append(running)
+        sections += tables
         if info.jstack:
             sections.append(Text(info.jstack))
     return CommandResult(data, sections, warnings)
@@ -198,23 +202,24 @@ async def show_producers(
         on = {at.name for at in await session.admin.topics.brokers(topic)}
         brokers = [at for at in brokers if at.name in on]
     gathered = await gather(brokers, groups.producers)
-    rows = [
-        (name, producer.client_id, producer.remote_ip, producer.language, at.name,
-         producer.last_update_timestamp)
+    data = [
+        {
+            "group": name, "client_id": producer.client_id, "address": producer.remote_ip,
+            "language": producer.language, "broker": at.name,
+            "last_seen_ms": producer.last_update_timestamp,
+        }
         for at, each in gathered.responses.items()
         for name, producers in sorted((each.data or {}).items())
         if name in matching_names([name], pattern)
         for producer in producers
     ]  # fmt: skip
-    keys = ("group", "client_id", "address", "language", "broker", "last_seen_ms")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
-    shown = table(
-        ["group", "client id", "address", "language", "broker", "last seen"],
-        ((*row[:5], format_time(row[5])) for row in rows),
+    shown = table_of(
+        data,
+        "group, client_id, address, language, broker, last_seen_ms=last seen",
+        last_seen_ms=format_time,
     )
-    return CommandResult(
-        data, [shown] if rows else [], gathered.warnings, notes=[plural(len(rows), "producer")]
-    )
+    notes = [plural(len(data), "producer")]
+    return CommandResult(data, [shown] if data else [], gathered.warnings, notes=notes)
 
 
 @command(
@@ -289,20 +294,11 @@ async def allocate(
 async def create_group(
     session: Session,
     group: Group,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
+    where: Where = EVERYWHERE,
+    settings: GroupOptions = _UNCHANGED,
 ) -> None:
     """Create a group on all brokers, or on those of --cluster or --broker."""
-    refuse_removals(settings.remove_attribute, "group")
-    brokers = await masters(session, cluster, broker)
-    tables = await gather(brokers, session.admin.groups.all_configs)
-    refuse_if_exists(
-        "group", group, (at for at in tables.responses if group in tables.responses[at])
-    )
-    config = settings.of(SubscriptionGroupConfig(group_name=group))
-    done = await gather(brokers, lambda at: session.admin.groups.put(at, config))
-    report_done(session, f"group {group}: created", done)
+    await GROUPS.create(session, group, settings.of, where)
 
 
 @command(
@@ -315,32 +311,14 @@ async def create_group(
 async def update_group(
     session: Session,
     group: Group,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
-    or_create: OrCreate = False,
-    from_defaults: FromDefaults = False,
+    where: Where = EVERYWHERE,
+    settings: GroupOptions = _UNCHANGED,
+    options: UpdateOptions = _UPDATE,
 ) -> None:
     """Change a group where it exists; options that are not given stay as they are."""
-    if not (or_create or from_defaults) and settings == GroupOptions():
+    if options == _UPDATE and settings == _UNCHANGED:
         raise ConfigError("nothing to change; pass --consume, --retries, --broadcast, ...")
-    groups = session.admin.groups
-    tables = await gather(await masters(session, cluster, broker), groups.all_configs)
-    plain = SubscriptionGroupConfig(group_name=group)
-    there = {
-        at: plain if from_defaults else configs.get(group, plain)
-        for at, configs in tables.responses.items()
-        if group in configs or or_create
-    }
-    if not there:
-        raise TargetError(
-            f"there is no group {group!r}; create it with `tianzhou group create {group}`"
-        )
-    done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
-    session.warn_all((*tables.warnings, *done.warnings))
-    report_changed(
-        session, f"group {group}", done.responses, lambda at: group in tables.responses[at]
-    )
+    await GROUPS.update(session, group, settings.of, where, options)
 
 
 @command(
@@ -350,15 +328,14 @@ async def update_group(
 async def delete_group(
     session: Session,
     group: Group,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
     keep_offsets: Annotated[
         bool, typer.Option("--keep-offsets", help="Keep its committed offsets.")
     ] = False,
 ) -> None:
     """Delete a group, its retry topic and its dead letters."""
     groups = session.admin.groups
-    tables = await gather(await masters(session, cluster, broker), groups.all_configs)
+    tables = await gather(await where.masters(session), groups.all_configs)
     there = [at for at, configs in tables.responses.items() if group in configs]
     if not there:
         raise TargetError(f"there is no group {group!r}; see `tianzhou group list`")
@@ -384,23 +361,12 @@ async def delete_group(
         "tianzhou group apply groups.json --cluster DefaultCluster --yes",
     ],
 )  # fmt: skip
-async def apply(
-    session: Session,
-    file: SettingsFile,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> None:
+async def apply(session: Session, file: SettingsFile, where: Where = EVERYWHERE) -> None:
     """Create or change all groups of a file: a JSON list of RocketMQ's group settings.
 
     A broker applies all of them or, if one is invalid, none; a 4.9 broker applies them one by one.
     """
-    configs = read_settings(file, list[SubscriptionGroupConfig])
-    names = sorted(config.group_name or "" for config in configs)
-    if not all(names):
-        raise ConfigError(f"{file}: each group needs a groupName")
-    brokers = await masters(session, cluster, broker)
-    put_all = session.admin.groups.put_all
-    await apply_settings(session, "group", names, brokers, lambda at: put_all(at, configs))
+    await GROUPS.apply(session, file, where)
 
 
 @command(
@@ -456,14 +422,13 @@ async def mode(
             help="With POP: how many other members share a queue; 0 or less: all.",
         ),
     ] = 0,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
+    where: Where = EVERYWHERE,
 ) -> CommandResult | None:
     """Show or set whether a group pulls or pops a topic (5.x).
 
     It applies to clients whose queues the broker assigns; all others pull.
     """
-    groups, brokers = session.admin.groups, await masters(session, cluster, broker)
+    groups, brokers = session.admin.groups, await where.masters(session)
     if wanted is not None and topic is not None:
         body = SetMessageRequestModeBody(
             topic=topic, consumer_group=group, mode=wanted.value, pop_share_queue_count=share
@@ -472,18 +437,17 @@ async def mode(
         report_done(session, f"group {group}: topic {topic} set to {wanted.value}", done)
         return None
     gathered = await gather(brokers, groups.modes)
-    rows = [
-        (name, at.name, each[group].mode, each[group].pop_share_queue_count)
-        for at, table in gathered.responses.items()
-        for name, each in sorted(table.items())
+    data = [
+        {
+            "topic": name, "broker": at.name, "mode": each[group].mode,
+            "share": each[group].pop_share_queue_count,
+        }
+        for at, modes in gathered.responses.items()
+        for name, each in sorted(modes.items())
         if group in each and topic in (None, name)
-    ]
-    keys = ("topic", "broker", "mode", "share")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
-    notes = (
-        []
-        if rows
-        else [f"no mode is set for {group}; the brokers' defaultMessageRequestMode applies"]
-    )
-    shown = [table(["topic", "!broker", "mode", ">share"], rows)] if rows else []
-    return CommandResult(data, shown, gathered.warnings, notes=notes)
+    ]  # fmt: skip
+    if not data:
+        note = f"no mode is set for {group}; the brokers' defaultMessageRequestMode applies"
+        return CommandResult(data, [], gathered.warnings, notes=[note])
+    shown = table_of(data, "topic, !broker, mode, >share")
+    return CommandResult(data, [shown], gathered.warnings)

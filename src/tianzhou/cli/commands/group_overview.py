@@ -1,12 +1,29 @@
 """Output of the group commands: JSON data and tables."""
 
+from collections.abc import Mapping
+
 from rich.console import RenderableType
 from rich.text import Text
 
 from tianzhou.admin.group_overview import GroupOverview, QueueProgress, model_name
-from tianzhou.cli.shared.output import format_duration, format_time, highlight, key_values, table
-from tianzhou.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
-from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.cli.shared.output import (
+    format_duration,
+    format_time,
+    highlight,
+    key_values,
+    table,
+    table_of,
+)
+from tianzhou.protocol.bodies.clients import ConsumerRunningInfo
+
+
+def progress_data(queue: QueueProgress) -> dict[str, object]:
+    """The progress of a group in a queue as JSON data."""
+    return {
+        "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
+        "end": queue.end_offset, "committed": queue.committed_offset, "lag": queue.lag_count,
+        "last_time_ms": queue.last_time_ms,
+    }  # fmt: skip
 
 
 def overview_data(overview: GroupOverview) -> dict[str, object]:
@@ -35,13 +52,7 @@ def overview_data(overview: GroupOverview) -> dict[str, object]:
             for each in overview.conflicts
         ],
         "queues": [
-            {
-                "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
-                "end": queue.end_offset, "committed": queue.committed_offset,
-                "lag": queue.lag_count, "last_time_ms": queue.last_time_ms,
-                "client_id": queue.client_id,
-            }
-            for queue in overview.queues
+            progress_data(queue) | {"client_id": queue.client_id} for queue in overview.queues
         ],
         "settings": {
             name: {
@@ -83,7 +94,7 @@ def head(overview: GroupOverview) -> RenderableType:
 def members_table(overview: GroupOverview) -> RenderableType:
     disputed = {each.topic for each in overview.conflicts}
 
-    def filters(subscriptions: dict[str, str] | None) -> Text | None:
+    def filters(subscriptions: Mapping[str, str] | None) -> Text | None:
         if subscriptions is None:
             return None
         lines = Text()
@@ -92,31 +103,25 @@ def members_table(overview: GroupOverview) -> RenderableType:
             lines.append(("\n" if lines else "") + f"{topic} [{text}]", style=style)
         return lines
 
-    return table(
-        ["client id", "address", "language", "version", ">queues", "subscribes to"],
-        (
-            (
-                member.client_id, member.address, member.language.lower(), member.version,
-                len(member.queues),
-                filters(None if member.subscriptions is None else dict(member.subscriptions)),
-            )
-            for member in overview.members
-        ),
-    )  # fmt: skip
+    return table_of(
+        overview.members,
+        "client_id, address, language, version, >queues, subscriptions=subscribes to",
+        language=str.lower,
+        queues=len,
+        subscriptions=filters,
+    )
 
 
 def lag_table(queues: tuple[QueueProgress, ...], now_ms: int) -> RenderableType:
-    return table(
-        ["topic", "!broker", ">queue", ">end", ">committed", ">lag", ">behind", "held by"],
-        (
-            (
-                queue.topic, queue.broker_name, queue.queue_id, queue.end_offset,
-                queue.committed_offset, highlight(queue.lag_count), _behind(queue, now_ms),
-                queue.client_id,
-            )
-            for queue in queues
-        ),
-    )  # fmt: skip
+    rows = (
+        progress_data(queue) | {"behind": _behind(queue, now_ms), "client_id": queue.client_id}
+        for queue in queues
+    )
+    return table_of(
+        rows,
+        "topic, !broker, >queue, >end, >committed, >lag, >behind, client_id=held by",
+        lag=highlight,
+    )
 
 
 def _behind(queue: QueueProgress, now_ms: int) -> str | None:
@@ -129,47 +134,43 @@ def _behind(queue: QueueProgress, now_ms: int) -> str | None:
 # -- members ---------------------------------------------------------------------------------------
 
 
-def _queues_of(info: ConsumerRunningInfo) -> list[tuple[MessageQueue, ProcessQueueInfo]]:
-    return sorted(info.queues.items(), key=lambda pair: (pair[0].topic or "", pair[0].queue_id))
-
-
-def running_data(name: str, info: ConsumerRunningInfo) -> dict[str, object]:
-    """The running info of a member as JSON data."""
+def running_info(
+    name: str, info: ConsumerRunningInfo
+) -> tuple[dict[str, object], list[RenderableType]]:
+    """The running info of a member as JSON data and as tables."""
+    held = sorted(info.queues.items(), key=lambda pair: (pair[0].topic or "", pair[0].queue_id))
     queues = [
         {
             "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
             "committed": each.commit_offset, "waiting": each.cached_count,
             "last_pull_ms": each.last_pull_timestamp,
         }
-        for queue, each in _queues_of(info)
+        for queue, each in held
     ]  # fmt: skip
-    return {
-        "client_id": name,
-        "properties": info.properties,
-        "queues": queues,
-        "topics": info.statuses,
-        "stacks": info.jstack,
-    }
-
-
-def running_tables(name: str, info: ConsumerRunningInfo) -> list[RenderableType]:
-    """The running info of a member as tables."""
-    queues = table(
-        ["topic", "!broker", ">queue", ">committed", ">cached", ">MiB", "last pulled"],
-        (
-            (
-                queue.topic, queue.broker_name, queue.queue_id, each.commit_offset,
-                each.cached_count, each.cached_size_mib, format_time(each.last_pull_timestamp),
-            )
-            for queue, each in _queues_of(info)
-        ),
-        title=name,
-    )  # fmt: skip
-    rates = table(
-        ["topic", ">pulled/s", ">consumed/s", ">failed/s", ">ms to consume"],
-        (
-            (topic, each.pull_tps, each.consume_ok_tps, each.consume_failed_tps, each.consume_ms)
-            for topic, each in sorted(info.statuses.items())
-        ),
+    rows = (
+        row | {"mib": each.cached_size_mib} for row, (_, each) in zip(queues, held, strict=True)
     )
-    return [queues, rates] if info.statuses else [queues]
+    columns = (
+        "topic, !broker, >queue, >committed, >waiting=cached, >mib=MiB, last_pull_ms=last pulled"
+    )
+    sections = [table_of(rows, columns, title=name, last_pull_ms=format_time)]
+    if info.statuses:
+        rates = table(
+            ["topic", ">pulled/s", ">consumed/s", ">failed/s", ">ms to consume"],
+            (
+                (
+                    topic,
+                    each.pull_tps,
+                    each.consume_ok_tps,
+                    each.consume_failed_tps,
+                    each.consume_ms,
+                )
+                for topic, each in sorted(info.statuses.items())
+            ),
+        )
+        sections.append(rates)
+    data: dict[str, object] = {
+        "client_id": name, "properties": info.properties, "queues": queues,
+        "topics": info.statuses, "stacks": info.jstack,
+    }  # fmt: skip
+    return data, sections

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +64,7 @@ from tianzhou.cli.commands.message_output import (
 )
 from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import Through, Topic
-from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
+from tianzhou.cli.shared.output import CommandResult, format_time, plural, table_of
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
@@ -132,9 +131,7 @@ async def send(
     weak = [each for each in sent if each.status != "SEND_OK"]
     notes = [f"{plural(len(sent), 'message')} sent"] if len(sent) != 1 else []
     warnings = [f"{each.message_id}: {each.status}" for each in weak]
-    return CommandResult(
-        [asdict(each) for each in sent], [sent_table(sent[:20])], warnings, notes=notes
-    )
+    return CommandResult(sent, [sent_table(sent[:20])], warnings, notes=notes)
 
 
 # -- show ------------------------------------------------------------------------------------------
@@ -164,10 +161,8 @@ async def show_message(
         tracks = await consumption(session.admin, message, through)
         sections += message_facts(message, charset)
         if tracks:
-            rows = ((each.group, each.state, each.committed) for each in tracks)
-            sections.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
-        groups = [asdict(each) for each in tracks]
-        data.append(message_data(message, charset=charset) | {"groups": groups})
+            sections.append(table_of(tracks, "group, state, >committed", title="Consumed by"))
+        data.append(message_data(message, charset=charset) | {"groups": tracks})
     return CommandResult(data[0] if len(data) == 1 else data, sections)
 
 
@@ -224,15 +219,20 @@ async def show_entries(
     messages = session.admin.messages
     at, *_ = select_queues(await messages.read_queues(topic), queue, broker)
     result = await messages.entries(at, queue_offset, count, group)
-    rows = [
-        (queue_offset + number, each.log_offset, each.size_bytes, each.tags_code, each.matches)
+    data = [
+        {
+            "queue_offset": queue_offset + number, "log_offset": each.log_offset,
+            "size_bytes": each.size_bytes, "tags_code": each.tags_code, "matches": each.matches,
+        }
         for number, each in enumerate(result.entries or ())
-    ]
-    keys = ("queue_offset", "log_offset", "size_bytes", "tags_code", "matches")
-    data = [dict(zip(keys, row, strict=True)) for row in rows]
-    columns = [">offset", ">log offset", ">bytes", ">tag hash", "selected"]
+    ]  # fmt: skip
+    shown = table_of(
+        data,
+        ">queue_offset=offset, >log_offset, >size_bytes=bytes, >tags_code=tag hash, "
+        "matches=selected",
+    )
     notes = [f"the queue holds {result.min_queue_index:,} to {result.max_queue_index:,}"]
-    return CommandResult(data, [table(columns, rows)] if rows else [], notes=notes)
+    return CommandResult(data, [shown] if data else [], notes=notes)
 
 
 # -- query -----------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ async def resend_messages(
         await resend(session.admin, message_id, topic, through=through, broker=broker)
         for message_id in message_ids
     ]
-    return CommandResult([asdict(each) for each in sent], [sent_table(sent)])
+    return CommandResult(sent, [sent_table(sent)])
 
 
 @command(
@@ -379,24 +379,15 @@ async def push(
 
     Offsets do not move, and no other member receives the messages.
     """
+    consumer = ConsumerClient(group, client_id)
     rows = [
-        await push_message(
-            session.admin,
-            ConsumerClient(group, client_id),
-            message_id,
-            topic,
-            through=through,
-            broker=broker,
-        )
-        for message_id in message_ids
+        await push_message(session.admin, consumer, each, topic, through=through, broker=broker)
+        for each in message_ids
     ]
-    shown = table(
-        ["!id", "result", ">took ms", "in order", "remark"],
-        ((each.id, each.result, each.took_ms, each.ordered, each.remark) for each in rows),
-        title=f"{group}, {client_id}",
-    )
+    columns = "!id, result, >took_ms, ordered=in order, remark"
+    shown = table_of(rows, columns, title=f"{group}, {client_id}")
     is_done = all(each.result in CONSUMED for each in rows)
-    return CommandResult([asdict(each) for each in rows], [shown], exit_code=0 if is_done else 1)
+    return CommandResult(rows, [shown], exit_code=0 if is_done else 1)
 
 
 # -- tail ------------------------------------------------------------------------------------------
@@ -493,4 +484,4 @@ async def show_trace(
             f"no trace of {message_id} in {trace_topic}: its clients do not trace, or the traces "
             "are not written yet"
         )
-    return CommandResult([asdict(event) for event in events], [trace_table(events)])
+    return CommandResult(events, [trace_table(events)])

@@ -22,6 +22,7 @@ from tianzhou.cli.shared.output import (
     key_values,
     plural,
     table,
+    table_of,
 )
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import BodyError
@@ -242,12 +243,9 @@ def list_result(
 
 def sent_table(sent: Sequence[Sent]) -> RenderableType:
     """The results of sends."""
-    return table(
-        ["!id", "broker", ">queue", ">offset", "status"],
-        (
-            (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
-            for each in sent
-        ),
+    return table_of(
+        sent,
+        "!message_id=id, broker_name=broker, >queue_id=queue, >queue_offset=offset, status",
     )
 
 

@@ -8,11 +8,17 @@ import time
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Changes, KeyPattern, matching_names, pairs_of
-from tianzhou.cli.shared.output import Cell, CommandResult, key_values, plural, table
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    key_values,
+    plural,
+    table,
+    table_of,
+    up_or_down,
+)
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
 app = typer.Typer(name="namesrv", no_args_is_help=True, help="Manage running nameservers.")
@@ -26,22 +32,22 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 @command(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
 async def list_namesrvs(session: Session) -> CommandResult:
     """List the nameservers, and whether each responds."""
-    rows: list[list[Cell]] = []
     data: list[dict[str, object]] = []
+    took_ms: list[float | None] = []
     for address in session.admin.namesrv.addresses:
-        started_s = time.perf_counter()
+        started_s, why = time.perf_counter(), None
         try:
             await session.admin.namesrv.settings(address)
         except TianzhouError as e:
-            rows.append([address, Text("down", style="red"), None, str(e)])
-            data.append({"address": address, "answers": False, "why": str(e)})
-        else:
-            took_ms = (time.perf_counter() - started_s) * 1000
-            rows.append([address, Text("up", style="green"), took_ms, None])
-            data.append({"address": address, "answers": True, "why": None})
-    failed = all(not each["answers"] for each in data)
-    shown = table(["nameserver", "state", ">ms", "error"], rows)
-    return CommandResult(data, [shown], exit_code=1 if failed else 0)
+            why = str(e)
+        took_ms.append(None if why else (time.perf_counter() - started_s) * 1000)
+        data.append({"address": address, "answers": why is None, "why": why})
+    shown = table_of(
+        (row | {"ms": ms} for row, ms in zip(data, took_ms, strict=True)),
+        "address=nameserver, answers=state, >ms, why=error",
+        answers=up_or_down,
+    )
+    return CommandResult(data, [shown], exit_code=0 if any(each["answers"] for each in data) else 1)
 
 
 @command(

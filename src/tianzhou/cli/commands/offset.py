@@ -1,14 +1,14 @@
 """`tianzhou offset`: show and move the committed offsets of consumer groups."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.group_overview import merge_progress, queue_progress
 from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
+from tianzhou.cli.commands.group_overview import progress_data
 from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
@@ -18,23 +18,11 @@ from tianzhou.cli.shared.common_options import (
     TopicOption,
     masters,
 )
-from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
+from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table_of
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 
 app = typer.Typer(name="offset", no_args_is_help=True, help="Show and move consumer offsets.")
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The change of one queue by a move, done or planned."""
-
-    topic: str
-    broker: str
-    queue: int
-    before: int | None
-    after: int
-    change: int | None
 
 
 @command(
@@ -47,24 +35,13 @@ async def show_offsets(session: Session, group: Group, topic: TopicOption = None
     rows = queue_progress(merge_progress(gathered.responses.values()))
     if not rows:
         raise TargetError(f"group {group!r} has no committed offsets; see `tianzhou group list`")
-    data = [
-        {
-            "topic": row.topic, "broker": row.broker_name, "queue": row.queue_id,
-            "end": row.end_offset, "committed": row.committed_offset, "lag": row.lag_count,
-            "last_time_ms": row.last_time_ms,
-        }
-        for row in rows
-    ]  # fmt: skip
-    shown = table(
-        ["topic", "!broker", ">queue", ">end", ">committed", ">lag", "last consumed"],
-        (
-            (
-                row.topic, row.broker_name, row.queue_id, row.end_offset, row.committed_offset,
-                highlight(row.lag_count), format_time(row.last_time_ms),
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+    data = [progress_data(row) for row in rows]
+    shown = table_of(
+        data,
+        "topic, !broker, >queue, >end, >committed, >lag, last_time_ms=last consumed",
+        lag=highlight,
+        last_time_ms=format_time,
+    )
     lag = sum(row.lag_count for row in rows)
     notes = [f"{plural(lag, 'message')} to consume in {plural(len(rows), 'queue')}"]
     return CommandResult(data, [shown], gathered.warnings, notes=notes)
@@ -153,7 +130,8 @@ async def move(
     session.warn_all(planned.warnings)
     moves = [each for few in planned.responses.values() for each in few]
     if not session.options.as_json:
-        session.out.print(_moves_table(moves))
+        columns = "topic, !broker, >queue, >before=from, >after=to, >change"
+        session.out.print(table_of(map(_row, moves), columns, change=_signed))
     count = plural(len(moves), "queue")
     if not session.confirm(f"move {group} in {count} of {topic}"):
         if session.options.as_json:
@@ -174,26 +152,17 @@ async def move(
     session.print(f"group {group}: moved in {plural(len(finished), 'queue')}{online}")
 
 
-def _row(each: Move) -> Moved:
-    change = None if each.before is None else each.after - each.before
+def _signed(change: int | None) -> str | None:
+    return None if change is None else f"{change:+,}"
+
+
+def _row(each: Move) -> dict[str, object]:
     queue = each.queue
-    return Moved(
-        queue.topic or "", queue.broker_name or "", queue.queue_id, each.before, each.after, change
-    )
-
-
-def _moves_table(moves: list[Move]) -> RenderableType:
-    rows = [_row(each) for each in moves]
-    return table(
-        ["topic", "!broker", ">queue", ">from", ">to", ">change"],
-        (
-            (
-                row.topic, row.broker, row.queue, row.before, row.after,
-                None if row.change is None else f"{row.change:+,}",
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+    return {
+        "topic": queue.topic or "", "broker": queue.broker_name or "", "queue": queue.queue_id,
+        "before": each.before, "after": each.after,
+        "change": None if each.before is None else each.after - each.before,
+    }  # fmt: skip
 
 
 @command(

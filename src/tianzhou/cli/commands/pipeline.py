@@ -23,6 +23,7 @@ from tianzhou.cli.shared.output import (
     key_values,
     plural,
     table,
+    table_of,
 )
 from tianzhou.cli.shared.terminal import FAILED, OK
 from tianzhou.errors import ConfigError
@@ -49,12 +50,8 @@ async def list_pipelines(session: Session) -> CommandResult:
         {"name": name, "summary": each.summary, "streams": each.streams}
         for name, each in catalog.PIPELINES.items()
     ]
-    shown = table(
-        ["!name", "summary", "runs"],
-        (
-            (name, each.summary, "until stopped" if each.streams else "once")
-            for name, each in catalog.PIPELINES.items()
-        ),
+    shown = table_of(
+        rows, "!name, summary, streams=runs", streams=lambda on: "until stopped" if on else "once"
     )
     note = "options of a pipeline: `tianzhou pipeline options NAME`"
     return CommandResult(rows, [shown], notes=[note])
@@ -235,19 +232,10 @@ async def status(
 
     found = await asyncio.to_thread(runner.status, database or DATABASE, limit=limit)
     rows = (
-        (
-            each.pipeline,
-            each.state,
-            format_time(each.started_ms),
-            format_duration((each.ended_ms or session.now_ms) - each.started_ms),
-            each.row_count,
-            each.note,
-        )
+        asdict(each)
+        | {"took": format_duration((each.ended_ms or session.now_ms) - each.started_ms)}
         for each in found
     )
-    shown = table(["!pipeline", "state", "!started", ">took", ">rows", "note"], rows)
-    return CommandResult(
-        [asdict(each) for each in found],
-        [shown] if found else [],
-        notes=[plural(len(found), "run")],
-    )
+    columns = "!pipeline, state, !started_ms=started, >took, >row_count=rows, note"
+    shown = table_of(rows, columns, started_ms=format_time)
+    return CommandResult(found, [shown] if found else [], notes=[plural(len(found), "run")])

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tianzhou.cli.shared.output import bar_width, console, table
+from tianzhou.cli.shared.output import bar_width, console, table_of
 from tianzhou.errors import StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.store.message_store import MessageStore
@@ -90,16 +90,11 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
         f"{facts.first_log_offset:,} on; index: {facts.index_items:,} items in "
         f"{facts.index_files} files"
     )
-    shown = table(
-        ["!topic", ">queue", ">min", ">next", ">messages", ">files"],
-        (
-            (
-                queue.topic, str(queue.queue_id), queue.min_offset, queue.next_offset,
-                queue.next_offset - queue.min_offset, queue.files,
-            )
-            for queue in facts.queues
-        ),
-    )  # fmt: skip
+    rows = (
+        asdict(queue) | {"messages": queue.next_offset - queue.min_offset} for queue in facts.queues
+    )
+    columns = "!topic, >queue_id=queue, >min_offset=min, >next_offset=next, >messages, >files"
+    shown = table_of(rows, columns, queue_id=str)
     console().print(shown)
 
 

@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from tianzhou.admin.copy_settings import copy_topics
 from tianzhou.admin.fanout import BrokerRef, gather
@@ -15,30 +13,26 @@ from tianzhou.admin.topics import extents, perm_text
 from tianzhou.cli.commands.topic_options import TopicOptions, plain_topic
 from tianzhou.cli.shared.bulk_change import (
     From,
-    FromDefaults,
-    OrCreate,
     SettingsFile,
+    SettingsKind,
     To,
-    apply_settings,
+    UpdateOptions,
     copy_settings,
-    read_settings,
-    refuse_if_exists,
-    refuse_removals,
-    report_changed,
     report_done,
 )
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
-    BrokerOption,
+    EVERYWHERE,
     ClusterOption,
     Pattern,
     Through,
     Topic,
+    Where,
     kind_of_topic,
     masters,
     matching_names,
 )
-from tianzhou.cli.shared.output import Cell, CommandResult, format_time, plural, table
+from tianzhou.cli.shared.output import Cell, CommandResult, format_time, plural, table, table_of
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.protocol.bodies.route import TopicRouteData
@@ -47,19 +41,11 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 app = typer.Typer(name="topic", no_args_is_help=True, help="Manage topics.")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """A line of `topic list`."""
-
-    topic: str
-    kind: str
-    brokers: list[str]
-    read_queues: int
-    write_queues: int
-    perm: str
-    clusters: list[str] | None = None
-    groups: list[str] | None = None
-    """Groups that consume it, with --groups."""
+TOPICS = SettingsKind(
+    "topic", list[TopicConfig], lambda config: config.topic_name, plain_topic,
+    lambda session: session.admin.topics,
+)  # fmt: skip
+_UNCHANGED, _UPDATE = TopicOptions(), UpdateOptions()
 
 
 @command(
@@ -88,32 +74,29 @@ async def list_topics(
         gather(brokers, admin.topics.all_configs),
     )
     clusters, broker_names = {at.cluster for at in brokers}, {at.name for at in brokers}
-    rows: list[TopicRow] = []
+    data: list[dict[str, object]] = []
     for name in matching_names(names, pattern):
         kind = kind_of_topic(name, clusters, broker_names)
         if kind != "normal" and not everything:
             continue
         on = {at: configs[name] for at, configs in tables.responses.items() if name in configs}
-        perms = sorted({perm_text(config.perm) for config in on.values()})
-        rows.append(
-            TopicRow(
-                topic=name,
-                kind=kind,
-                brokers=[at.name for at in on],
-                read_queues=sum(config.read_queue_count for config in on.values()),
-                write_queues=sum(config.write_queue_count for config in on.values()),
-                perm="/".join(perms),
-                clusters=sorted({at.cluster for at in on}) if with_groups else None,
-                groups=await _groups_of(session, name) if with_groups else None,
-            )
-        )
-    hidden = len(matching_names(names, pattern)) - len(rows)
-    shown = _topics_table(rows, with_groups=with_groups)
-    notes = [plural(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
-    data = [
-        {name: value for name, value in asdict(row).items() if value is not None} for row in rows
-    ]
-    return CommandResult(data, [shown] if rows else [], tables.warnings, notes=notes)
+        row: dict[str, object] = {
+            "topic": name,
+            "kind": kind,
+            "brokers": [at.name for at in on],
+            "read_queues": sum(config.read_queue_count for config in on.values()),
+            "write_queues": sum(config.write_queue_count for config in on.values()),
+            "perm": "/".join(sorted({perm_text(config.perm) for config in on.values()})),
+        }
+        if with_groups:
+            row["clusters"] = sorted({at.cluster for at in on})
+            row["groups"] = await _groups_of(session, name)
+        data.append(row)
+    hidden = len(matching_names(names, pattern)) - len(data)
+    columns = "topic, kind, brokers, >read_queues, >write_queues, perm"
+    shown = table_of(data, columns + ", clusters, groups" * with_groups)
+    notes = [plural(len(data), "topic") + (f"; {hidden} more with --all" if hidden else "")]
+    return CommandResult(data, [shown] if data else [], tables.warnings, notes=notes)
 
 
 async def _groups_of(session: Session, topic: str) -> list[str]:
@@ -122,19 +105,6 @@ async def _groups_of(session: Session, topic: str) -> list[str]:
     except TargetError:
         # The topic was deleted since it was listed, or none of its brokers is registered.
         return []
-
-
-def _topics_table(rows: list[TopicRow], *, with_groups: bool) -> RenderableType:
-    columns = ["topic", "kind", "brokers", ">read queues", ">write queues", "perm"]
-    cells: list[list[Cell]] = [
-        [row.topic, row.kind, ", ".join(row.brokers), row.read_queues, row.write_queues, row.perm]
-        for row in rows
-    ]
-    if with_groups:
-        columns += ["clusters", "groups"]
-        for row, line in zip(rows, cells, strict=True):
-            line += [", ".join(row.clusters or ()), ", ".join(row.groups or ()) or None]
-    return table(columns, cells)
 
 
 @command(
@@ -150,56 +120,44 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
     )
     queues = extents(stats)
     total = sum(each.max_offset - each.min_offset for _, each in queues)
+    brokers = [
+        {
+            "broker": at.name, "address": at.address, "read_queues": config.read_queue_count,
+            "write_queues": config.write_queue_count, "perm": perm_text(config.perm),
+            "ordered": config.order, "attributes": config.attributes or {},
+        }
+        for at, config in configs.responses.items() if config is not None
+    ]  # fmt: skip
+    extent = [
+        {
+            "broker": queue.broker_name, "queue": queue.queue_id, "begin": each.min_offset,
+            "end": each.max_offset, "messages": each.max_offset - each.min_offset,
+            "updated_ms": each.last_update_timestamp,
+        }
+        for queue, each in queues
+    ]  # fmt: skip
     data = {
-        "topic": topic,
-        "order": route.order_conf,
-        "brokers": [
-            {
-                "broker": at.name, "address": at.address, "read_queues": config.read_queue_count,
-                "write_queues": config.write_queue_count, "perm": perm_text(config.perm),
-                "ordered": config.order, "attributes": config.attributes or {},
-            }
-            for at, config in configs.responses.items() if config is not None
-        ],
-        "queues": [
-            {
-                "broker": queue.broker_name, "queue": queue.queue_id, "begin": each.min_offset,
-                "end": each.max_offset, "messages": each.max_offset - each.min_offset,
-                "updated_ms": each.last_update_timestamp,
-            }
-            for queue, each in queues
-        ],
-        "groups": groups,
-        "messages": total,
+        "topic": topic, "order": route.order_conf, "brokers": brokers, "queues": extent,
+        "groups": groups, "messages": total,
     }  # fmt: skip
-    brokers = table(
-        ["!broker", "!address", ">read queues", ">write queues", "perm", "ordered", "attributes"],
-        (
-            (
-                at.name, at.address, config.read_queue_count, config.write_queue_count,
-                perm_text(config.perm), config.order,
-                " ".join(f"{k}={v}" for k, v in (config.attributes or {}).items()) or None,
-            )
-            for at, config in configs.responses.items() if config is not None
+    sections = [
+        table_of(
+            brokers,
+            "!broker, !address, >read_queues, >write_queues, perm, ordered, attributes",
+            title=f"Topic {topic}",
         ),
-        title=f"Topic {topic}",
-    )  # fmt: skip
-    extent = table(
-        ["!broker", ">queue", ">begin", ">end", ">messages", "last message"],
-        (
-            (
-                queue.broker_name, queue.queue_id, each.min_offset, each.max_offset,
-                each.max_offset - each.min_offset, format_time(each.last_update_timestamp),
-            )
-            for queue, each in queues
+        table_of(
+            extent,
+            "!broker, >queue, >begin, >end, >messages, updated_ms=last message",
+            updated_ms=format_time,
         ),
-    )  # fmt: skip
+    ]  # fmt: skip
     notes = [
         f"{total:,} messages in {len(queues)} queues; consumed by "
         + (", ".join(groups) if groups else "no group")
     ]
     warnings = [*configs.warnings, *stats.warnings]
-    return CommandResult(data, [brokers, extent], list(dict.fromkeys(warnings)), notes=notes)
+    return CommandResult(data, sections, list(dict.fromkeys(warnings)), notes=notes)
 
 
 @command(app, "route", reads=True, examples=["tianzhou topic route orders"])
@@ -213,21 +171,20 @@ async def show_route(session: Session, topic: Topic) -> CommandResult:
             "broker": each.broker_name, "cluster": clusters.get(each.broker_name),
             "read_queues": each.read_queue_count, "write_queues": each.write_queue_count,
             "perm": perm_text(each.perm),
-            "addresses": {str(k): v for k, v in addresses.get(each.broker_name, {}).items()},
+            "addresses": {
+                str(key): address
+                for key, address in sorted(addresses.get(each.broker_name, {}).items())
+            },
         }
-        for each in route.queues
-    ]  # fmt: skip
-    rows = (
-        (
-            each.broker_name, clusters.get(each.broker_name), each.read_queue_count,
-            each.write_queue_count, perm_text(each.perm),
-            "  ".join(f"{k}: {v}" for k, v in sorted(addresses.get(each.broker_name, {}).items())),
-        )
         for each in sorted(route.queues, key=lambda each: each.broker_name or "")
-    )  # fmt: skip
-    columns = ["broker", "cluster", ">read queues", ">write queues", "perm", "id: address"]
+    ]  # fmt: skip
+    shown = table_of(
+        data,
+        "broker, cluster, >read_queues, >write_queues, perm, addresses=id: address",
+        addresses=lambda found: "  ".join(f"{key}: {each}" for key, each in found.items()),
+    )
     notes = [f"order: {route.order_conf}"] if route.order_conf else []
-    return CommandResult(data, [table(columns, rows)], notes=notes)
+    return CommandResult(data, [shown], notes=notes)
 
 
 @command(
@@ -285,26 +242,18 @@ async def show_stats(
 async def create_topic(
     session: Session,
     topic: Topic,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
+    where: Where = EVERYWHERE,
+    settings: TopicOptions = _UNCHANGED,
 ) -> None:
     """Create a topic on all brokers, or on those of --cluster or --broker; 8 queues on each."""
-    refuse_removals(settings.remove_attribute, "topic")
-    brokers = await masters(session, cluster, broker)
-    wanted = settings.of(plain_topic(topic))
-    tables = await gather(brokers, session.admin.topics.all_configs)
-    refuse_if_exists(
-        "topic", topic, (at for at in tables.responses if topic in tables.responses[at])
-    )
-    done = await gather(brokers, lambda at: session.admin.topics.put(at, wanted))
-    report_done(session, f"topic {topic}: created", done)
-    session.print(
-        f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
-        f"each, permission {perm_text(wanted.perm)}"
-    )
+    wanted, brokers = await TOPICS.create(session, topic, settings.of, where)
+    session.print(f"  {_queues_text(wanted)} on each, permission {perm_text(wanted.perm)}")
     await _store_order(session, wanted, brokers)
-    await _await_routes(session, [topic], done.responses)
+    await _await_routes(session, [topic], brokers)
+
+
+def _queues_text(config: TopicConfig) -> str:
+    return f"{config.read_queue_count} queues to read and {config.write_queue_count} to write"
 
 
 @command(
@@ -319,54 +268,34 @@ async def create_topic(
 async def update_topic(
     session: Session,
     topic: Topic,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
-    or_create: OrCreate = False,
-    from_defaults: FromDefaults = False,
+    where: Where = EVERYWHERE,
+    settings: TopicOptions = _UNCHANGED,
+    options: UpdateOptions = _UPDATE,
 ) -> None:
     """Change a topic where it exists; options that are not given stay as they are."""
-    if not (or_create or from_defaults) and settings == TopicOptions():
+    if options == _UPDATE and settings == _UNCHANGED:
         raise ConfigError("nothing to change; pass --queues, --perm, --ordered, --attribute, ...")
-    admin = session.admin
-    chosen = await masters(session, cluster, broker)
-    found = await gather(chosen, lambda at: admin.topics.config(at, topic))
-    there = {
-        at: config or plain_topic(topic)
-        for at, config in found.responses.items()
-        if config is not None or or_create
-    }
-    if not there:
-        raise TargetError(
-            f"there is no topic {topic!r}; create it with `tianzhou topic create {topic}`"
-        )
-    after = {
-        at: settings.of(plain_topic(topic) if from_defaults else config)
-        for at, config in there.items()
-    }
-    if settings.ordered is False:
+
+    async def remove_order() -> None:
         # Before the brokers: they mark every topic as ordered that the nameserver lists.
-        await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
-    done = await gather(there, lambda at: admin.topics.put(at, after[at]))
-    session.warn_all((*found.warnings, *done.warnings))
-    report_changed(
-        session, f"topic {topic}", done.responses, lambda at: found.responses[at] is not None
+        if settings.ordered is False:
+            await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
+
+    changes = await TOPICS.update(
+        session, topic, settings.of, where, options, on_found=remove_order
     )
-    for at, config in after.items():
-        before = there[at]
-        if found.responses[at] is None:
-            session.print(
-                f"  {at.name}: {config.read_queue_count} queues to read and "
-                f"{config.write_queue_count} to write, permission {perm_text(config.perm)}"
-            )
+    for at, (before, config) in changes.items():
+        perm = perm_text(config.perm)
+        if before is None:
+            session.print(f"  {at.name}: {_queues_text(config)}, permission {perm}")
             continue
         session.print(
             f"  {at.name}: read queues {before.read_queue_count} -> {config.read_queue_count}, "
-            f"write queues {before.write_queue_count} -> {config.write_queue_count}, permission "
-            f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
+            f"write queues {before.write_queue_count} -> {config.write_queue_count}, "
+            f"permission {perm_text(before.perm)} -> {perm}"
         )
     if settings.ordered is not None:
-        await _store_order(session, next(iter(after.values())), sorted(there))
+        await _store_order(session, next(iter(changes.values()))[1], sorted(changes))
 
 
 async def _await_routes(
@@ -418,26 +347,15 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
         "tianzhou topic apply topics.json --cluster DefaultCluster --yes",
     ],
 )  # fmt: skip
-async def apply(
-    session: Session,
-    file: SettingsFile,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> None:
+async def apply(session: Session, file: SettingsFile, where: Where = EVERYWHERE) -> None:
     """Create or change all topics of a file: a JSON list of RocketMQ's topic settings.
 
     A broker applies all of them or, if one is invalid, none; a 4.9 broker applies them one by one.
     """
-    configs = read_settings(file, list[TopicConfig])
-    names = sorted(config.topic_name or "" for config in configs)
-    if not all(names):
-        raise ConfigError(f"{file}: each topic needs a topicName")
-    brokers = await masters(session, cluster, broker)
-    put_all = session.admin.topics.put_all
-    done = await apply_settings(session, "topic", names, brokers, lambda at: put_all(at, configs))
-    if done:
+    names, brokers = await TOPICS.apply(session, file, where)
+    if brokers:
         # Brokers register their topics in order: once the last is known, all are.
-        await _await_routes(session, names[-1:], done)
+        await _await_routes(session, names[-1:], brokers)
 
 
 @command(

@@ -1,20 +1,20 @@
-"""Shared by commands that change topics or groups on several brokers: options, apply, copy."""
+"""Shared by the commands that change topics or groups on several brokers: options, apply, copy."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic
 
 import typer
 
 from tianzhou.admin.copy_settings import CopyPlan
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.cli.shared.command import Session
-from tianzhou.cli.shared.common_options import masters, pairs_of
+from tianzhou.admin.settings_requests import C, SettingsRequests
+from tianzhou.cli.shared.command import OptionGroup, Session
+from tianzhou.cli.shared.common_options import Where, masters, pairs_of
 from tianzhou.cli.shared.output import plural
 from tianzhou.errors import BodyError, ConfigError, TargetError
 from tianzhou.protocol import bodies
-
-S = TypeVar("S")
 
 From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Source broker.")]
 To = Annotated[
@@ -54,69 +54,116 @@ def attribute_changes(
     return changes or None
 
 
-def refuse_removals(removed: Iterable[str] | None, kind: str) -> None:
-    """Raises ConfigError if attributes of a new topic or group are to be removed."""
-    if removed:
-        raise ConfigError(f"--remove-attribute: a new {kind} has no attributes yet")
-
-
-def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
-    """Read a JSON list of settings. Raises ConfigError."""
-    try:
-        text = file.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"{file}: {e.strerror}") from e
-    try:
-        found = bodies.decode(kind, text)
-    except BodyError as e:
-        raise ConfigError(f"{file}: {e}") from e
-    if not found:
-        raise ConfigError(f"{file}: the list is empty")
-    return found
-
-
 def report_done(session: Session, what: str, done: Gathered[None]) -> None:
     """Print on which brokers a change succeeded, and warn about the others."""
     session.warn_all(done.warnings)
     session.print(f"{what} on {', '.join(at.name for at in done.responses)}")
 
 
-def refuse_if_exists(noun: str, name: str, brokers: Iterable[BrokerRef]) -> None:
-    """Raises TargetError if the topic or group exists on some of the brokers."""
-    names = [at.name for at in brokers]
-    if names:
-        raise TargetError(
-            f"{noun} {name} already exists on {', '.join(names)}; "
-            f"change it with `tianzhou {noun} update {name}`"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOptions(OptionGroup):
+    """How an update treats brokers without the topic or group, and options that are not given."""
+
+    or_create: OrCreate = False
+    from_defaults: FromDefaults = False
 
 
-def report_changed(
-    session: Session, what: str, done: Iterable[BrokerRef], was_there: Callable[[BrokerRef], bool]
-) -> None:
-    """Print on which brokers something was created and on which it was changed."""
-    brokers = list(done)
-    for word, is_change in (("created", False), ("changed", True)):
-        names = [at.name for at in brokers if was_there(at) is is_change]
-        if names:
-            session.print(f"{what}: {word} on {', '.join(names)}")
+@dataclass(frozen=True, slots=True)
+class SettingsKind(Generic[C]):
+    """Topics or groups, for the commands that change either."""
 
+    noun: str
+    settings: type[list[C]]
+    name_of: Callable[[C], str | None]
+    plain: Callable[[str], C]
+    """Default settings by name."""
+    requests: Callable[[Session], SettingsRequests[C]]
 
-async def apply_settings(
-    session: Session,
-    noun: str,
-    names: Sequence[str],
-    brokers: Sequence[BrokerRef],
-    put: Callable[[BrokerRef], Awaitable[None]],
-) -> Collection[BrokerRef]:
-    """Create or change several topics or groups after confirmation; returns the brokers changed."""
-    named = plural(len(names), noun)
-    on = ", ".join(at.name for at in brokers)
-    if not session.confirm(f"create or change {named} on {on}: {', '.join(names)}"):
-        return ()
-    done = await gather(brokers, put)
-    report_done(session, f"{named} created or changed", done)
-    return done.responses
+    async def create(
+        self, session: Session, name: str, change: Callable[[C], C], where: Where
+    ) -> tuple[C, list[BrokerRef]]:
+        """Create one; returns its settings and the brokers. Raises ConfigError, TargetError."""
+        wanted, requests = change(self.plain(name)), self.requests(session)
+        if any(key.startswith("-") for key in wanted.attributes or ()):
+            raise ConfigError(f"--remove-attribute: a new {self.noun} has no attributes yet")
+        brokers = await where.masters(session)
+        tables = await gather(brokers, requests.all_configs)
+        there = [at.name for at, table in tables.responses.items() if name in table]
+        if there:
+            raise TargetError(
+                f"{self.noun} {name} already exists on {', '.join(there)}; "
+                f"change it with `tianzhou {self.noun} update {name}`"
+            )
+        done = await gather(brokers, lambda at: requests.put(at, wanted))
+        report_done(session, f"{self.noun} {name}: created", done)
+        return wanted, list(done.responses)
+
+    async def update(
+        self,
+        session: Session,
+        name: str,
+        change: Callable[[C], C],
+        where: Where,
+        options: UpdateOptions,
+        *,
+        on_found: Callable[[], Awaitable[None]] | None = None,
+    ) -> dict[BrokerRef, tuple[C | None, C]]:
+        """Change one where it exists; returns its settings before and after.
+
+        `on_found` runs before the first change. Raises TargetError if no broker has it.
+        """
+        requests = self.requests(session)
+        brokers = await where.masters(session)
+        found: Gathered[C | None] = await gather(brokers, lambda at: requests.config(at, name))
+        changes = {
+            at: (old, change(self.plain(name) if old is None or options.from_defaults else old))
+            for at, old in found.responses.items()
+            if old is not None or options.or_create
+        }
+        if not changes:
+            raise TargetError(
+                f"there is no {self.noun} {name!r}; "
+                f"create it with `tianzhou {self.noun} create {name}`"
+            )
+        if on_found is not None:
+            await on_found()
+        done: Gathered[None] = await gather(changes, lambda at: requests.put(at, changes[at][1]))
+        session.warn_all((*found.warnings, *done.warnings))
+        for verb, is_new in (("created", True), ("changed", False)):
+            names = [at.name for at in done.responses if (changes[at][0] is None) is is_new]
+            if names:
+                session.print(f"{self.noun} {name}: {verb} on {', '.join(names)}")
+        return changes
+
+    async def apply(
+        self, session: Session, file: Path, where: Where
+    ) -> tuple[list[str], Collection[BrokerRef]]:
+        """Create or change all of a JSON list after confirmation; returns names and brokers.
+
+        Raises ConfigError.
+        """
+        configs = self._read(file)
+        names = sorted(self.name_of(config) or "" for config in configs)
+        if not all(names):
+            raise ConfigError(f"{file}: each {self.noun} needs a {self.noun}Name")
+        brokers, requests = await where.masters(session), self.requests(session)
+        named, on = plural(len(names), self.noun), ", ".join(at.name for at in brokers)
+        if not session.confirm(f"create or change {named} on {on}: {', '.join(names)}"):
+            return names, ()
+        done = await gather(brokers, lambda at: requests.put_all(at, configs))
+        report_done(session, f"{named} created or changed", done)
+        return names, done.responses
+
+    def _read(self, file: Path) -> list[C]:
+        try:
+            configs = bodies.decode(self.settings, file.read_bytes())
+        except OSError as e:
+            raise ConfigError(f"{file}: {e.strerror}") from e
+        except BodyError as e:
+            raise ConfigError(f"{file}: {e}") from e
+        if not configs:
+            raise ConfigError(f"{file}: the list is empty")
+        return configs
 
 
 async def copy_settings(

@@ -2,13 +2,14 @@
 
 import fnmatch
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.fanout import BrokerRef
-from tianzhou.cli.shared.command import Session
+from tianzhou.cli.shared.command import OptionGroup, Session
 from tianzhou.errors import ConfigError
 from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
@@ -71,6 +72,20 @@ async def masters(
 ) -> list[BrokerRef]:
     """The masters of a cluster or with a broker name; all masters if neither is given."""
     return await session.admin.clusters.brokers(cluster=cluster, broker=broker, masters=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where(OptionGroup):
+    """The brokers of a command; all by default."""
+
+    cluster: ClusterOption = None
+    broker: BrokerOption = None
+
+    async def masters(self, session: Session) -> list[BrokerRef]:
+        return await masters(session, self.cluster, self.broker)
+
+
+EVERYWHERE = Where()
 
 
 async def resolve_brokers(

@@ -7,9 +7,10 @@ not fit goes into a second table below (`tables`).
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -19,7 +20,7 @@ from tianzhou.cli.shared.tables import Column, FittedTable, KeyValues
 PIPE_WIDTH = 160
 """Width of output into a file or a pipe if COLUMNS is not set."""
 
-Cell = str | int | float | None | Text
+Cell = str | int | float | None | Text | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,39 @@ def table(
     return titled(title, FittedTable(heads, (tuple(map(cell, row)) for row in rows)))
 
 
+def table_of(
+    rows: Iterable[object],
+    columns: str,
+    *,
+    title: str | None = None,
+    **formats: Callable[[Any], Cell],
+) -> RenderableType:
+    """A table of rows as --json prints them: dicts or dataclasses.
+
+    `columns` are "topic, >read_queues, >lag=backlog": key and, if it differs, head; marks as in
+    `table`. `formats` are functions by key, for values that a table shows in another way.
+    """
+    parsed = [_parse_column(each) for each in columns.split(", ")]
+    shown = (
+        [formats.get(key, _as_it_is)(_value(row, key)) for _, key, _ in parsed] for row in rows
+    )
+    return table([mark + head for mark, _, head in parsed], shown, title=title)
+
+
+def _parse_column(text: str) -> tuple[str, str, str]:
+    """Marks, key and head of a column."""
+    key, _, head = text.lstrip(">!").partition("=")
+    return text[: len(text) - len(text.lstrip(">!"))], key, head or key.replace("_", " ")
+
+
+def _value(row: object, key: str) -> Any:  # noqa: ANN401 - of any type that a cell can show
+    return cast("dict[str, Any]", row)[key] if isinstance(row, dict) else getattr(row, key)
+
+
+def _as_it_is(value: Cell) -> Cell:
+    return value
+
+
 def titled(title: str | None, made: RenderableType) -> RenderableType:
     """A table below its title, which may be wider."""
     return Group(Text(title, style="bold"), made) if title else made
@@ -81,12 +115,21 @@ def cell(value: Cell) -> Text:
         return Text(f"{value:,}")
     if isinstance(value, float):
         return Text(f"{value:,.1f}")
-    return Text(value)
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, Mapping):
+        return cell(" ".join(f"{key}={each}" for key, each in value.items()) or None)
+    return cell(", ".join(value) or None)
 
 
 def highlight(value: int, *, above: int = 0) -> Text:
     """A number, coloured if it is above a threshold."""
     return Text(f"{value:,}", style="yellow" if value > above else "")
+
+
+def up_or_down(responds: bool) -> Text:
+    """The state of a server."""
+    return Text("up", style="green") if responds else Text("down", style="red")
 
 
 def plural(count: int, noun: str) -> str:
