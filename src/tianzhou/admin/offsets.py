@@ -21,7 +21,6 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Language
 from tianzhou.protocol.headers.offsets import (
     CloneGroupOffsetRequest,
-    GetEarliestMsgStoretimeResponse,
     GetMaxOffsetRequest,
     OffsetResponse,
     QueryConsumerOffsetRequest,
@@ -90,13 +89,6 @@ class Offsets:
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         response = await self._requests.request(broker.address, code, header)
         return headers.decode(OffsetResponse, response.fields).queue_offset
-
-    async def earliest_time_ms(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
-        """GET_EARLIEST_MSG_STORETIME; -1 if the queue is empty."""
-        header = QueueRequest(topic=topic, queue_id=queue_id)
-        code = RequestCode.GET_EARLIEST_MSG_STORETIME
-        response = await self._requests.request(broker.address, code, header)
-        return headers.decode(GetEarliestMsgStoretimeResponse, response.fields).timestamp
 
     # -- of consumers ------------------------------------------------------------------------------
 

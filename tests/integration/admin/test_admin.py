@@ -16,9 +16,17 @@ from tianzhou.client.consumer.push import PushConsumer
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.errors import AddressError, ConnectError, RequestError, TargetError
 from tianzhou.message import Message
+from tianzhou.protocol import headers
 from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.bodies.clients import ProducerConnection
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.headers.clients import GetProducerConnectionListRequest
+from tianzhou.protocol.headers.offsets import (
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+)
 from tianzhou.protocol.records.message_id import decode_offset_id, encode_offset_id
 from tianzhou.testing import Cluster
 
@@ -30,14 +38,21 @@ async def administered() -> AsyncGenerator[tuple[Cluster, Admin, BrokerRef]]:
         yield cluster, admin, broker
 
 
+async def earliest_time_ms(admin: Admin, broker: BrokerRef, queue_id: int) -> int:
+    header = GetEarliestMsgStoretimeRequest(topic="orders", queue_id=queue_id)
+    code = RequestCode.GET_EARLIEST_MSG_STORETIME
+    response = await admin.requests.request(broker.address, code, header)
+    return headers.decode(GetEarliestMsgStoretimeResponse, response.fields).timestamp
+
+
 async def test_topics_and_offsets() -> None:
     async with administered() as (_, admin, broker):
         assert "TBW102" in await admin.topics.system_names()
         assert "orders" in await admin.topics.names_of_cluster("DefaultCluster")
         assert await admin.topics.config(broker, "nothing") is None
-        assert await admin.offsets.earliest_time_ms(broker, "orders", 0) <= 0
+        assert await earliest_time_ms(admin, broker, 0) <= 0
         sent = await admin.messages.send(Message("orders", b"x"))
-        earliest = await admin.offsets.earliest_time_ms(broker, "orders", sent.queue_id)
+        earliest = await earliest_time_ms(admin, broker, sent.queue_id)
         stored = await admin.messages.by_offset_id(sent.offset_id)
         assert earliest == stored.store_time_ms
         await admin.groups.put(broker, SubscriptionGroupConfig(group_name="g"))
@@ -110,7 +125,13 @@ async def test_clients_that_are_connected() -> None:
                 return "writers" in ((await admin.groups.producers(broker)).data or {})
 
             await eventually(told, "the producer is known")
-            (writer,) = (await admin.groups.producer_connection(broker, "writers")).connections
+            online = await admin.requests.read(
+                broker.address,
+                ProducerConnection,
+                RequestCode.GET_PRODUCER_CONNECTION_LIST,
+                GetProducerConnectionListRequest(producer_group="writers"),
+            )
+            (writer,) = online.connections
             assert writer.language == "PYTHON"
             connection = await admin.groups.connection(broker, "readers")
             assert connection is not None

@@ -25,6 +25,7 @@ from tests.support.brokers import (
 from tests.support.ports import free_port
 
 from tianzhou.broker.config import load_broker_config
+from tianzhou.cli.mqadmin import stock_entrypoints
 from tianzhou.cli.serve import broker as command
 from tianzhou.cli.serve.up import Up
 from tianzhou.config.settings import Given
@@ -100,7 +101,7 @@ def test_wrong_settings_end_with_one_line(tmp_path: Path) -> None:
 
 
 def test_the_stock_command_prints_properties(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.mqbroker(["-n", "localhost:9876", "-p"]) == 0
+    assert stock_entrypoints.mqbroker(["-n", "localhost:9876", "-p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "namesrvAddr=localhost:9876" in lines
     assert "listenPort=10911" in lines

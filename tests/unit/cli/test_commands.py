@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tianzhou.cli.app import app
 from tianzhou.cli.mqadmin import stock_entrypoints
-from tianzhou.cli.serve import foreground, namesrv
+from tianzhou.cli.serve import arguments, foreground, namesrv
 from tianzhou.cli.shared import terminal
 from tianzhou.errors import ConfigError
 
@@ -59,7 +59,7 @@ def test_without_a_file_changes_go_where_rocketmq_puts_them(tmp_path: Path) -> N
 def test_settings_as_table_properties_and_json() -> None:
     loaded = namesrv.load_settings(None, [], {"TIANZHOU_NAMESRV_LISTEN_PORT": "7"})
     assert "listenPort" in namesrv.as_table(loaded)
-    assert "listenPort=7" in namesrv.as_properties(loaded).splitlines()
+    assert "listenPort=7" in arguments.as_properties(loaded).splitlines()
     (row,) = [row for row in json.loads(namesrv.as_json(loaded)) if row["key"] == "listenPort"]
     assert row == {
         "key": "listenPort",

@@ -47,7 +47,9 @@ def run(words: Sequence[str], folder: Path) -> int:
     at = arguments.index("-c") + 1
     arguments[at] = str(folder / "empty.properties")
     (folder / "empty.properties").touch()
-    serve = {"mqbroker": broker.mqbroker, "mqnamesrv": stock_entrypoints.mqnamesrv}[program]
+    serve = {"mqbroker": stock_entrypoints.mqbroker, "mqnamesrv": stock_entrypoints.mqnamesrv}[
+        program
+    ]
     return serve([*arguments, "-p"])
 
 

@@ -4,19 +4,17 @@ import json
 import logging
 import os
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.workers import Workers, check_workers, ends_with_parent, worker_settings
+from tianzhou.cli.serve import arguments as server
 from tianzhou.cli.serve import foreground
-from tianzhou.cli.serve import logging as logs
-from tianzhou.cli.serve.arguments import parse_pairs
 from tianzhou.cli.shared import terminal
-from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
-from tianzhou.config.settings import Given, Loaded, render_properties, render_table, show
+from tianzhou.config.settings import Given, Loaded, render_table, show
 from tianzhou.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -42,52 +40,42 @@ examples:
   tianzhou stop broker
 manage running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
 """
-_FLAG_KEYS = {
-    "namesrv": "namesrvAddr",
-    "name": "brokerName",
-    "port": "listenPort",
-    "listen": "bindAddress",
-    "store": "storePathRootDir",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        flags = _flags(options)
-        loaded = load_settings(options.config, flags)
-    except (ConfigError, ValueError) as e:
-        terminal.print_error(COMMAND, e)
-        return terminal.USAGE_ERROR
-    if options.ignored_settings:
-        terminal.print_line(ignored_settings(loaded, as_json=options.json))
-        return terminal.OK
-    if options.print_config:
-        terminal.print_line(as_json(loaded) if options.json else as_table(loaded))
-        return terminal.OK
-    if options.workers is not None:
-        return serve_workers(loaded, arguments, options.workers)
-    return serve(loaded, options.config, as_worker=options.as_worker)
+    parser = _parser()
+    options = parser.parse_args(arguments)
 
+    def shown(loaded: Loaded[BrokerConfig]) -> str | None:
+        if options.ignored_settings:
+            return ignored_settings(loaded, as_json=options.json)
+        if options.print_config:
+            return as_json(loaded) if options.json else as_table(loaded)
+        return None
 
-def _parser() -> Arguments:
-    parser = Arguments(COMMAND, _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("-c", "--config", type=Path, metavar="FILE", help="configuration, a .properties file")
-    add("-n", "--namesrv", metavar="ADDR", help="nameservers, separated by ';' (namesrvAddr)")
-    add("--name", metavar="NAME", help="name of the broker, the host name by default (brokerName)")
-    add("--port", metavar="PORT", help="TCP port, 10911 by default (listenPort)")
-    add("--listen", "--bind-address", metavar="ADDRESS",
-        help="address to listen on, every interface by default (bindAddress)")  # fmt: skip
-    add("--store", metavar="FOLDER", help="store directory, ~/store by default (storePathRootDir)")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any setting; may be repeated",
+    def run(loaded: Loaded[BrokerConfig]) -> int:
+        if options.workers is not None:
+            return serve_workers(loaded, arguments, options.workers)
+        return serve(loaded, options.config, as_worker=options.as_worker)
+
+    return server.run(
+        COMMAND, lambda: load_settings(options.config, parser.settings(options)), shown, run
     )
+
+
+def _parser() -> server.ServerArguments:
+    parser = server.ServerArguments(COMMAND, _DESCRIPTION, _EPILOG)
+    add, setting = parser.add_argument, parser.add_setting
+    add("-c", "--config", type=Path, metavar="FILE", help="configuration, a .properties file")
+    setting("namesrvAddr", "-n", "--namesrv", metavar="ADDR", text="nameservers, separated by ';'")
+    setting("brokerName", "--name", metavar="NAME",
+            text="name of the broker, the host name by default")  # fmt: skip
+    setting("listenPort", "--port", metavar="PORT", text="TCP port, 10911 by default")
+    parser.add_listen()
+    setting("storePathRootDir", "--store", metavar="FOLDER",
+            text="store directory, ~/store by default")  # fmt: skip
+    parser.add_set()
     add("--workers", type=int, metavar="N",
         help="run N brokers NAME-0 to NAME-(N-1) on ports in steps of 10")  # fmt: skip
     # Passed by the parent of workers only.
@@ -96,18 +84,8 @@ def _parser() -> Arguments:
     add("--ignored-settings", action="store_true",
         help="print the given keys that have no effect, with the reason, and exit")  # fmt: skip
     add("--json", action="store_true", help="print JSON")
-    logs.add_flags(parser)
+    parser.add_log_flags()
     return parser
-
-
-def _flags(options: Namespace) -> list[Given]:
-    given = [
-        Given(key, getattr(options, name), f"flag --{name}")
-        for name, key in _FLAG_KEYS.items()
-        if getattr(options, name) is not None
-    ]
-    # --set comes last, so it overrides the other flags.
-    return given + logs.given_by(options) + parse_pairs(options.set)
 
 
 def load_settings(
@@ -118,10 +96,6 @@ def load_settings(
 
 
 # -- printing --------------------------------------------------------------------------------------
-
-
-def as_properties(loaded: Loaded[BrokerConfig]) -> str:
-    return render_properties(loaded).rstrip("\n")
 
 
 def as_table(loaded: Loaded[BrokerConfig]) -> str:
@@ -154,10 +128,7 @@ def ignored_settings(loaded: Loaded[BrokerConfig], *, as_json: bool) -> str:
 
 
 def serve(
-    loaded: Loaded[BrokerConfig],
-    config_file: Path | None,
-    *,
-    as_worker: bool = False,
+    loaded: Loaded[BrokerConfig], config_file: Path | None, *, as_worker: bool = False
 ) -> int:
     """Run a broker until a signal stops it; returns the exit code.
 
@@ -165,13 +136,8 @@ def serve(
     """
     from tianzhou.broker.server import Broker  # Not needed to print settings.
 
-    try:
-        logs.set_up(loaded.config)
-    except ConfigError as e:
-        terminal.print_error(COMMAND, e)
+    if not server.start_log(COMMAND, loaded.config, config_file):
         return terminal.USAGE_ERROR
-    if config_file is not None:
-        terminal.print_line(f"load config properties file OK, {config_file}")
     log_notes(loaded)
     broker: Broker | None = None
 
@@ -226,8 +192,9 @@ class _WorkerProgram:
 def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count: int) -> int:
     """Run `count` brokers until a signal stops them; returns the exit code."""
     config = loaded.config
+    if not server.start_log(COMMAND, config):
+        return terminal.USAGE_ERROR
     try:
-        logs.set_up(config)
         check_workers(config, count)
     except ConfigError as e:
         terminal.print_error(COMMAND, e)
@@ -252,30 +219,6 @@ def worker_command(arguments: Sequence[str], settings: Sequence[Given]) -> list[
         skip_next = argument == "--workers"
     pairs = [part for given in settings for part in ("--set", f"{given.key}={given.text}")]
     return [sys.executable, "-m", "tianzhou.cli.serve.broker", "--as-worker", *kept, *pairs]
-
-
-# -- the stock command -----------------------------------------------------------------------------
-
-
-def mqbroker(arguments: Sequence[str] | None = None) -> int:
-    """`mqbroker [-n ADDR] [-c FILE] [-p] [-m]`, the options of RocketMQ."""
-    parser = Arguments("mqbroker", "Start a broker. More options: `tianzhou broker --help`.")
-    add = parser.add_argument
-    add("-n", "--namesrvAddr", metavar="ADDR", help="nameservers, separated by ';'")
-    add("-c", "--configFile", type=Path, metavar="FILE", help="configuration properties file")
-    add("-p", "--printConfigItem", action="store_true", help="print all settings and exit")
-    add("-m", "--printImportantConfig", action="store_true", help="print the settings of the file")
-    options = parser.parse_args(arguments)
-    flags = [Given("namesrvAddr", options.namesrvAddr, "flag -n")] if options.namesrvAddr else []
-    try:
-        loaded = load_settings(options.configFile, flags)
-    except ConfigError as e:
-        terminal.print_error("mqbroker", e)
-        return terminal.USAGE_ERROR
-    if options.printConfigItem or options.printImportantConfig:
-        terminal.print_line(as_properties(loaded))
-        return terminal.OK
-    return serve(loaded, options.configFile)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,11 @@ that a message cannot forge a log line.
 import json
 import logging
 import sys
-from argparse import ArgumentParser, Namespace
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from tianzhou.config.log_settings import LogLevel, LogSettings
-from tianzhou.config.settings import Given
+from tianzhou.config.log_settings import LogSettings
 from tianzhou.errors import ConfigError
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
@@ -28,13 +26,6 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 _BREAKS = {ord("\n"): "\\n", ord("\r"): "\\r", 0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _JSON_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """JSON does not escape these, and some readers break lines at them."""
-_FLAGS = {
-    "log_level": "logLevel",
-    "log_file": "logFile",
-    "log_json": "logJson",
-    "log_file_size": "logFileSize",
-    "log_file_count": "logFileCount",
-}
 
 
 class TextLines(logging.Formatter):
@@ -97,28 +88,3 @@ def _handlers(settings: LogSettings) -> list[logging.Handler]:
     except OSError as e:
         raise ConfigError(f"logFile {settings.log_file} cannot be written: {e}") from e
     return [screen, file]
-
-
-# -- flags -----------------------------------------------------------------------------------------
-
-
-def add_flags(parser: ArgumentParser, default_level: LogLevel = LogLevel.INFO) -> None:
-    """Add the logging flags of every server."""
-    add = parser.add_argument
-    add("--log-level", choices=[each.value for each in LogLevel],
-        help=f"log level, {default_level} by default (logLevel)")  # fmt: skip
-    add("--log-file", metavar="FILE",
-        help="log to FILE; only errors go to standard error (logFile)")  # fmt: skip
-    add("--log-json", action="store_const", const="true", help="log JSON lines (logJson)")
-    add("--log-file-size", metavar="SIZE",
-        help="size at which files rotate, 64M by default (logFileSize)")  # fmt: skip
-    add("--log-file-count", metavar="N", help="number of files, 10 by default (logFileCount)")
-
-
-def given_by(options: Namespace) -> list[Given]:
-    """The settings given by flags."""
-    return [
-        Given(key, getattr(options, name), f"flag --{name.replace('_', '-')}")
-        for name, key in _FLAGS.items()
-        if getattr(options, name) is not None
-    ]

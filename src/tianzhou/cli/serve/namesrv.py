@@ -3,15 +3,12 @@
 import json
 import logging
 import os
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tianzhou.cli.serve import arguments as server
 from tianzhou.cli.serve import foreground
-from tianzhou.cli.serve import logging as logs
-from tianzhou.cli.serve.arguments import parse_pairs
 from tianzhou.cli.shared import terminal
-from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import (
     Given,
@@ -19,11 +16,9 @@ from tianzhou.config.settings import (
     from_environment,
     from_file,
     load,
-    render_properties,
     render_table,
     show,
 )
-from tianzhou.errors import ConfigError
 from tianzhou.namesrv.config import ENVIRONMENT_PREFIX, IGNORED, NamesrvConfig
 
 log = logging.getLogger(__name__)
@@ -48,59 +43,36 @@ examples:
   tianzhou stop namesrv
 manage running nameservers: tianzhou namesrv list | config | kv | write-permission
 """
-_FLAG_KEYS = {"port": "listenPort", "listen": "bindAddress", "kv_config": "kvConfigPath"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        loaded = load_settings(options.config, _flags(options))
-    except (ConfigError, ValueError) as e:
-        terminal.print_error(COMMAND, e)
-        return terminal.USAGE_ERROR
-    if options.print_config:
-        terminal.print_line(as_json(loaded) if options.json else as_table(loaded))
-        return terminal.OK
-    return serve(loaded, options.config)
-
-
-def _parser() -> Arguments:
-    parser = Arguments(COMMAND, _DESCRIPTION, _EPILOG)
+    parser = server.ServerArguments(COMMAND, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("-c", "--config", type=Path, metavar="FILE", help="configuration, a .properties file")
-    add("--port", metavar="PORT", help="TCP port, 9876 by default (listenPort)")
-    add(
-        "--listen",
-        "--bind-address",
-        metavar="ADDRESS",
-        help="address to listen on, every interface by default (bindAddress)",
-    )
-    add(
-        "--kv-config",
-        metavar="FILE",
-        help="KV configuration, ~/namesrv/kvConfig.json by default (kvConfigPath)",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any setting; may be repeated",
-    )
+    parser.add_setting("listenPort", "--port", metavar="PORT", text="TCP port, 9876 by default")
+    parser.add_listen()
+    parser.add_setting(
+        "kvConfigPath", "--kv-config", metavar="FILE",
+        text="KV configuration, ~/namesrv/kvConfig.json by default",
+    )  # fmt: skip
+    parser.add_set()
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
     add("--json", action="store_true", help="with --print-config: print JSON")
-    logs.add_flags(parser)
-    return parser
+    parser.add_log_flags()
+    options = parser.parse_args(arguments)
 
+    def shown(loaded: Loaded[NamesrvConfig]) -> str | None:
+        if not options.print_config:
+            return None
+        return as_json(loaded) if options.json else as_table(loaded)
 
-def _flags(options: Namespace) -> list[Given]:
-    given = parse_pairs(options.set) + logs.given_by(options)
-    for name, key in _FLAG_KEYS.items():
-        value = getattr(options, name)
-        if value is not None:
-            given.append(Given(key, value, f"flag --{name.replace('_', '-')}"))
-    return given
+    return server.run(
+        COMMAND,
+        lambda: load_settings(options.config, parser.settings(options)),
+        shown,
+        lambda loaded: serve(loaded, options.config),
+    )
 
 
 def load_settings(
@@ -117,10 +89,6 @@ def load_settings(
     return load(NamesrvConfig, sources, IGNORED)
 
 
-def as_properties(loaded: Loaded[NamesrvConfig]) -> str:
-    return render_properties(loaded).rstrip("\n")
-
-
 def as_table(loaded: Loaded[NamesrvConfig]) -> str:
     return render_table(loaded).rstrip("\n")
 
@@ -133,13 +101,8 @@ def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
     """Run a nameserver until a signal stops it; returns the exit code."""
     from tianzhou.namesrv.server import NameServer  # Not needed to print settings.
 
-    try:
-        logs.set_up(loaded.config)
-    except ConfigError as e:
-        terminal.print_error(COMMAND, e)
+    if not server.start_log(COMMAND, loaded.config, config_file):
         return terminal.USAGE_ERROR
-    if config_file is not None:
-        terminal.print_line(f"load config properties file OK, {config_file}")
     for warning in loaded.warnings:
         log.warning("%s", warning)
     for note in loaded.notes:

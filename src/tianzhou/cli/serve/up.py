@@ -8,9 +8,8 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.cli.demo.run import keep_running
 from tianzhou.cli.serve import foreground, logging
-from tianzhou.cli.serve.arguments import parse_pairs
+from tianzhou.cli.serve.arguments import ServerArguments
 from tianzhou.cli.shared import terminal
-from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.log_settings import LogLevel
 from tianzhou.config.settings import Given, load
@@ -97,9 +96,10 @@ class Up:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     try:
-        more = [*logging.given_by(options), *parse_pairs(options.set)]
+        more = parser.settings(options)
         level = Given("logLevel", LogLevel.WARNING, COMMAND)
         logging.set_up(load_broker_config(environ={}, defaults=[level], flags=more).config)
     except ConfigError as e:
@@ -130,39 +130,21 @@ def main(arguments: Sequence[str]) -> int:
     return foreground.run("up", make, started)
 
 
-def _parser() -> Arguments:
-    parser = Arguments(
+def _parser() -> ServerArguments:
+    parser = ServerArguments(
         COMMAND, "Start a nameserver and a broker in one process. Ctrl-C stops both."
     )
     add = parser.add_argument
-    add(
-        "--data",
-        type=Path,
-        default=Path("data"),
-        metavar="FOLDER",
-        help="data folder, ./data by default",
-    )
-    add(
-        "--namesrv-port",
-        type=int,
-        default=9876,
-        metavar="PORT",
-        help="port of the nameserver, 9876 by default",
-    )
-    add(
-        "--port",
-        type=int,
-        default=10911,
-        metavar="PORT",
-        help="port of the broker, 10911 by default",
-    )
+    add("--data", type=Path, default=Path("data"), metavar="FOLDER",
+        help="data folder, ./data by default")  # fmt: skip
+    add("--namesrv-port", type=int, default=9876, metavar="PORT",
+        help="port of the nameserver, 9876 by default")  # fmt: skip
+    add("--port", type=int, default=10911, metavar="PORT",
+        help="port of the broker, 10911 by default")  # fmt: skip
     add("--listen", default="127.0.0.1", metavar="ADDRESS",
         help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
-    add(
-        "--demo",
-        action="store_true",
-        help="send, receive and measure messages; plot the result",
-    )
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
-    logging.add_flags(parser, LogLevel.WARNING)
+    add("--demo", action="store_true",
+        help="send, receive and measure messages; plot the result")  # fmt: skip
+    parser.add_set("a setting of the broker")
+    parser.add_log_flags(LogLevel.WARNING)
     return parser

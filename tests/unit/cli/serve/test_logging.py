@@ -2,7 +2,6 @@
 
 import json
 import logging
-from argparse import ArgumentParser
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.workers import worker_settings
 from tianzhou.cli.serve import logging as logs
+from tianzhou.cli.serve.arguments import ServerArguments
 from tianzhou.config.log_settings import LogLevel, LogSettings
 from tianzhou.config.settings import Given
 from tianzhou.errors import ConfigError
@@ -114,11 +114,12 @@ def test_a_file_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 
 def test_flags_become_settings() -> None:
-    parser = ArgumentParser()
-    logs.add_flags(parser)
-    assert logs.given_by(parser.parse_args([])) == []
+    parser = ServerArguments("server", "a server")
+    parser.add_set()
+    parser.add_log_flags()
+    assert parser.settings(parser.parse_args([])) == []
     words = "--log-level debug --log-file a.log --log-json --log-file-size 1M --log-file-count 2"
-    given = {each.key: each.text for each in logs.given_by(parser.parse_args(words.split()))}
+    given = {each.key: each.text for each in parser.settings(parser.parse_args(words.split()))}
     assert given == {
         "logLevel": "debug", "logFile": "a.log", "logJson": "true", "logFileSize": "1M",
         "logFileCount": "2",
