@@ -14,6 +14,7 @@ import typer
 
 from tianzhou.cli.command_tree import LOCAL, SERVERS, RootGroup
 from tianzhou.cli.shared import terminal
+from tianzhou.cli.shared.parameters import option
 
 app = typer.Typer(
     cls=RootGroup,
@@ -60,9 +61,7 @@ def _print_version(is_asked: bool) -> None:
 def root(
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
-        ),
+        option("--version", "Show the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     pass
@@ -96,8 +95,7 @@ def broker(context: typer.Context) -> None:
 def stop(
     program: Annotated[Stoppable, typer.Argument(help="The server to stop.")],
     wait_s: Annotated[
-        float,
-        typer.Option("--wait", help="Seconds to wait for the exit; 0 does not wait.", min=0),
+        float, option("--wait", "Seconds to wait for the exit; 0 does not wait.", min=0)
     ] = 10.0,
 ) -> None:
     """Stop the Tianzhou servers that you run on this machine (not Apache's)."""
@@ -120,7 +118,7 @@ def completion(
 
 @app.command(rich_help_panel=LOCAL)
 def version(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON.")] = False,
 ) -> None:
     """Show the version, Python's version, and whether the compiled kernel is in use."""
     import json

@@ -10,12 +10,13 @@ from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import EVERYWHERE, Where
 from tianzhou.cli.shared.output import CommandResult, format_time, plural, table_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 
 app = typer.Typer(name="acl", no_args_is_help=True, help="Manage ACL accounts and white lists.")
 
-Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of the account.")]
+Account = Annotated[str, argument("ACCOUNT", "Access key of the account.")]
 
 
 @command(app, "list", reads=True, examples=["tianzhou acl list", "tianzhou acl list -b broker-a"])
@@ -85,33 +86,23 @@ async def put_account(
     session: Session,
     account: Account,
     secret: Annotated[
-        str | None,
-        typer.Option("--secret", metavar="KEY", help="Secret key, at least 7 characters."),
+        str | None, option("--secret KEY", "Secret key, at least 7 characters.")
     ] = None,
     white_address: Annotated[
-        str | None,
-        typer.Option("--white-address", metavar="IP", help="Address that needs no signature."),
+        str | None, option("--white-address IP", "Address that needs no signature.")
     ] = None,
     admin: Annotated[
-        bool | None, typer.Option("--admin/--no-admin", help="Whether it is an administrator.")
+        bool | None, option("--admin/--no-admin", "Whether it is an administrator.")
     ] = None,
     default_topic: Annotated[
-        str | None, typer.Option("--default-topic", metavar="PERM", help="DENY, PUB, SUB, PUB|SUB.")
+        str | None, option("--default-topic PERM", "DENY, PUB, SUB, PUB|SUB.")
     ] = None,
-    default_group: Annotated[
-        str | None, typer.Option("--default-group", metavar="PERM", help="DENY or SUB.")
-    ] = None,
+    default_group: Annotated[str | None, option("--default-group PERM", "DENY or SUB.")] = None,
     topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", metavar="NAME=PERM", help="Permission on a topic; may be repeated."
-        ),
+        list[str] | None, option("--topic NAME=PERM", "Permission on a topic; may be repeated.")
     ] = None,
     group: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group", metavar="NAME=PERM", help="Permission on a group; may be repeated."
-        ),
+        list[str] | None, option("--group NAME=PERM", "Permission on a group; may be repeated.")
     ] = None,
     where: Where = EVERYWHERE,
 ) -> None:
@@ -157,10 +148,8 @@ async def delete_account(session: Session, account: Account, where: Where = EVER
 )  # fmt: skip
 async def set_white_list(
     session: Session,
-    addresses: Annotated[str, typer.Argument(metavar="ADDRESSES", help="Separated by commas.")],
-    file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="ACL file on the broker.")
-    ] = None,
+    addresses: Annotated[str, argument("ADDRESSES", "Separated by commas.")],
+    file: Annotated[str | None, option("--file FILE", "ACL file on the broker.")] = None,
     where: Where = EVERYWHERE,
 ) -> None:
     """Set the addresses whose requests need no account."""

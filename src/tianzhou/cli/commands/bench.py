@@ -17,6 +17,7 @@ from tianzhou.admin.messages import QueueRef
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Topic
 from tianzhou.cli.shared.output import CommandResult, bar_width, format_size, key_values
+from tianzhou.cli.shared.parameters import option
 from tianzhou.client import Producer
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
@@ -148,19 +149,16 @@ async def send(
     session: Session,
     topic: Topic,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Messages to send; 10,000 by default.")
+        int | None, option("--count", "Messages to send; 10,000 by default.", min=1)
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", min=0.1, max=86_400, help="Send for this time instead."),
+        float | None, option("--seconds", "Send for this time instead.", min=0.1, max=86_400)
     ] = None,
     size_bytes: Annotated[
-        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Body size in bytes.")
+        int, option("--size", "Body size in bytes.", min=1, max=4 * 1024 * 1024)
     ] = 1024,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=4096, help="Concurrent sends.")
-    ] = 32,
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")] = None,
+    concurrency: Annotated[int, option("--concurrency", "Concurrent sends.", min=1, max=4096)] = 32,
+    tag: Annotated[str | None, option("--tag", "Tag of the messages.")] = None,
 ) -> CommandResult:
     """Send messages as fast as possible; print throughput and latency percentiles.
 
@@ -211,13 +209,11 @@ async def receive(
     session: Session,
     topic: Topic,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Messages to receive; all by default.")
+        int | None, option("--count", "Messages to receive; all by default.", min=1)
     ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=86_400, help="Maximum duration.")
-    ] = 60.0,
+    seconds: Annotated[float, option("--seconds", "Maximum duration.", min=0.1, max=86_400)] = 60.0,
     live: Annotated[
-        bool, typer.Option("--live", help="Wait for new messages and measure their latency.")
+        bool, option("--live", "Wait for new messages and measure their latency.")
     ] = False,
 ) -> CommandResult:
     """Receive messages from all queues at once; commits no offset, disturbs no consumer.

@@ -36,15 +36,13 @@ from tianzhou.cli.shared.output import (
     table_of,
     up_or_down,
 )
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import TargetError
 
 app = typer.Typer(name="broker", no_args_is_help=True, help="Manage running brokers.")
 
 Broker = Annotated[
-    str,
-    typer.Argument(
-        metavar="BROKER", help="Name or address of a broker, or a cluster.", show_default=False
-    ),
+    str, argument("BROKER", "Name or address of a broker, or a cluster.", show_default=False)
 ]
 _SECRET_WORDS = ("secret", "password", "accesskey")
 
@@ -137,9 +135,7 @@ def _digits(text: str | None) -> str:
 async def show_runtime(
     session: Session,
     broker: Broker,
-    pattern: Annotated[
-        str | None, typer.Argument(metavar="[PATTERN]", help="Only names that match: '*Tps'.")
-    ] = None,
+    pattern: Annotated[str | None, argument("[PATTERN]", "Only names that match: '*Tps'.")] = None,
 ) -> CommandResult:
     """Show all run-time figures of a broker, by RocketMQ's names."""
     brokers = await resolve_brokers(session, broker)
@@ -161,12 +157,8 @@ async def show_runtime(
 async def show_lag(
     session: Session,
     broker: Broker,
-    min_lag: Annotated[
-        int, typer.Option("--min-lag", min=0, help="Only queues with at least this lag.")
-    ] = 1,
-    orderly: Annotated[
-        bool, typer.Option("--orderly", help="Only groups that consume orderly.")
-    ] = False,
+    min_lag: Annotated[int, option("--min-lag", "Only queues with at least this lag.", min=0)] = 1,
+    orderly: Annotated[bool, option("--orderly", "Only groups that consume orderly.")] = False,
 ) -> CommandResult:
     """Show the lag of every group on a broker, queue by queue."""
     brokers = await resolve_brokers(session, broker, only_masters=True)
@@ -209,9 +201,7 @@ async def config(
     broker: Broker,
     pattern: KeyPattern = None,
     changes: Changes = None,
-    only_masters: Annotated[
-        bool, typer.Option("--masters", help="Of a cluster: only masters.")
-    ] = False,
+    only_masters: Annotated[bool, option("--masters", "Of a cluster: only masters.")] = False,
 ) -> CommandResult | None:
     """Show the settings of a broker, or change some at run time."""
     brokers = await resolve_brokers(session, broker, only_masters=only_masters)
@@ -265,8 +255,8 @@ async def _change(
 )  # fmt: skip
 async def show_statistic(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Statistic, such as TOPIC_PUT_NUMS.")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Topic, or topic@group.")],
+    name: Annotated[str, argument("NAME", "Statistic, such as TOPIC_PUT_NUMS.")],
+    key: Annotated[str, argument("KEY", "Topic, or topic@group.")],
     broker: BrokerOption = None,
 ) -> CommandResult:
     """Show a statistic of the brokers over the last minute, hour and day."""
@@ -362,9 +352,7 @@ async def show_ha(session: Session, broker: Broker) -> CommandResult:
 async def set_flush_offset(
     session: Session,
     broker: Broker,
-    log_offset: Annotated[
-        int, typer.Argument(metavar="BYTES", min=0, help="Log offset of the master.")
-    ],
+    log_offset: Annotated[int, argument("BYTES", "Log offset of the master.", min=0)],
 ) -> None:
     """Set the flushed log offset of its master on a slave (5.x); a master ignores it."""
     brokers = await resolve_brokers(session, broker)

@@ -32,6 +32,7 @@ from tianzhou.cli.shared.output import (
     table,
     table_of,
 )
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.config.files import replace_file
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 from tianzhou.protocol.bodies.route import ClusterInfo
@@ -108,7 +109,7 @@ def _cluster_table(name: str, brokers: list[BrokerRates], now_ms: int) -> Render
 async def top(
     session: Session,
     cluster: ClusterOption = None,
-    count: Annotated[int, typer.Option("--groups", min=0, help="Number of groups to show.")] = 10,
+    count: Annotated[int, option("--groups", "Number of groups to show.", min=0)] = 10,
 ) -> CommandResult:
     """Watch a cluster live: rates in and out, latency, waiting requests, largest backlogs.
 
@@ -186,18 +187,15 @@ class Latency:
 async def latency(
     session: Session,
     cluster: ClusterOption = None,
-    count: Annotated[
-        int, typer.Option("--count", min=1, max=1_000_000, help="Messages per broker.")
-    ] = 100,
+    count: Annotated[int, option("--count", "Messages per broker.", min=1, max=1_000_000)] = 100,
     size_bytes: Annotated[
-        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Body size in bytes.")
+        int, option("--size", "Body size in bytes.", min=1, max=4 * 1024 * 1024)
     ] = 128,
     as_lines: Annotated[
-        bool, typer.Option("--lines", help="One line per broker: time|room|cluster|broker|ms.")
+        bool, option("--lines", "One line per broker: time|room|cluster|broker|ms.")
     ] = False,
     room: Annotated[
-        str,
-        typer.Option("--room", metavar="NAME", help="With --lines: machine room of this client."),
+        str, option("--room NAME", "With --lines: machine room of this client.")
     ] = "noname",
 ) -> CommandResult:
     """Measure the store latency of each broker with messages sent one after the other.
@@ -250,12 +248,8 @@ async def _latency_of(producer: "Producer", at: BrokerRef, count: int, body: byt
 )  # fmt: skip
 async def watch(
     session: Session,
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Interval between checks.")
-    ] = 60.0,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Exit after this many checks.")
-    ] = None,
+    every: Annotated[float, option("--every SECONDS", "Interval between checks.", min=0.2)] = 60.0,
+    rounds: Annotated[int | None, option("--rounds", "Exit after this many checks.", min=1)] = None,
     wait_s: WaitOption = WATCH_S,
     expect: ExpectOption = None,
 ) -> None:
@@ -317,18 +311,12 @@ class What(StrEnum):
 )  # fmt: skip
 async def export_cluster(
     session: Session,
-    what: Annotated[What, typer.Argument(metavar="WHAT", help="metadata, configs or metrics.")],
+    what: Annotated[What, argument("WHAT", "metadata, configs or metrics.")],
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Target folder of the file.")
-    ] = Path(),
-    only: Annotated[
-        str | None, typer.Option("--only", help="Part of the metadata: topics or groups.")
-    ] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Include retry and dead-letter topics.")
-    ] = False,
+    folder: Annotated[Path, option("--folder FOLDER", "Target folder of the file.")] = Path(),
+    only: Annotated[str | None, option("--only", "Part of the metadata: topics or groups.")] = None,
+    special: Annotated[bool, option("--special", "Include retry and dead-letter topics.")] = False,
 ) -> CommandResult:
     """Export topics and groups, settings, or rates as JSON, in the layout of `mqadmin`.
 

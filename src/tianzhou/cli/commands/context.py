@@ -17,13 +17,14 @@ from tianzhou.cli.shared.context_file import (
     save_contexts,
 )
 from tianzhou.cli.shared.output import console, table
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.cli.shared.terminal import OK, USAGE_ERROR, print_error, print_line
 from tianzhou.errors import AddressError, ConfigError
 from tianzhou.remoting.address import parse_addresses
 
 app = typer.Typer(name="context", no_args_is_help=True, help="Named clusters.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+Name = Annotated[str, argument("NAME", "Name of the context.")]
 
 
 def _change(command: str, contexts: Contexts, done: str) -> None:
@@ -54,39 +55,26 @@ def _check(command: str, contexts: Contexts, name: str) -> Context:
 @app.command("add", cls=CommandWithExamples)
 def add(
     name: Name,
-    namesrv: Annotated[
-        str, typer.Option("--namesrv", "-n", metavar="ADDR", help="Nameservers, separated by ';'.")
-    ],
+    namesrv: Annotated[str, option("--namesrv, -n ADDR", "Nameservers, separated by ';'.")],
     access_key: Annotated[
-        str | None, typer.Option("--access-key", metavar="KEY", help="Access key of the account.")
+        str | None, option("--access-key KEY", "Access key of the account.")
     ] = None,
     secret_key: Annotated[
-        str | None, typer.Option("--secret-key", metavar="KEY", help="Secret key of the account.")
+        str | None, option("--secret-key KEY", "Secret key of the account.")
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
+    tls: Annotated[bool, option("--tls", "Connect with TLS.")] = False,
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca", metavar="FILE", help="CA certificates to trust, PEM; implies --tls."
-        ),
+        Path | None, option("--tls-ca FILE", "CA certificates to trust, PEM; implies --tls.")
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-cert",
-            metavar="FILE",
-            help="Client certificate, PEM, for servers that require one.",
-        ),
+        option("--tls-cert FILE", "Client certificate, PEM, for servers that require one."),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-key",
-            metavar="FILE",
-            help="Key of the client certificate, PEM, if not in the same file.",
-        ),
+        option("--tls-key FILE", "Key of the client certificate, PEM, if not in the same file."),
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
+    use: Annotated[bool, option("--use", "Make it the current context.")] = False,
 ) -> None:
     """Add or replace a context: tianzhou context add prod -n ns1:9876 --use."""
     command = "tianzhou context add"
@@ -137,9 +125,9 @@ def use(name: Name) -> None:
 @app.command("remove", cls=CommandWithExamples)
 def remove(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
+    yes: Annotated[bool, option("--yes, -y", "Skip the confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, change nothing.")
+        bool, option("--dry-run", "Print what would be done, change nothing.")
     ] = False,
 ) -> None:
     """Remove a context."""
@@ -161,7 +149,7 @@ def remove(
 
 @app.command("list", cls=CommandWithExamples)
 def list_contexts(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON.")] = False,
 ) -> None:
     """List the contexts; * marks the current one."""
     contexts = _load("tianzhou context list")

@@ -16,6 +16,7 @@ from tianzhou.cli.commands.message_output import message_data, message_line
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Group
 from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 from tianzhou.message import StoredMessage
@@ -24,12 +25,8 @@ from tianzhou.protocol.records.message_id import id_of
 
 app = typer.Typer(name="dlq", no_args_is_help=True, help="List, resend and export dead letters.")
 
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only those stored since this time.")
-]
-Ids = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; may be repeated.")
-]
+Since = Annotated[str | None, option("--since TIME", "Only those stored since this time.")]
+Ids = Annotated[list[str] | None, option("--id ID", "Only this message; may be repeated.")]
 
 
 @command(
@@ -39,10 +36,10 @@ Ids = Annotated[
 async def list_dead(
     session: Session,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="List the dead letters of this group.")
+        str | None, argument("[GROUP]", "List the dead letters of this group.")
     ] = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")] = 64,
+    limit: Annotated[int, option("--limit", "Maximum number.", min=1)] = 64,
 ) -> CommandResult:
     """List the groups that have dead letters, or the dead letters of one group."""
     if group is None:
@@ -101,10 +98,7 @@ async def resend(
     since: Since = None,
     ids: Ids = None,
     to_topic: Annotated[
-        str | None,
-        typer.Option(
-            "--to-topic", metavar="TOPIC", help="Resend to this topic, not only to the group."
-        ),
+        str | None, option("--to-topic TOPIC", "Resend to this topic, not only to the group.")
     ] = None,
 ) -> CommandResult | None:
     """Send dead letters to their group again. The dead-letter queue keeps them."""
@@ -142,9 +136,7 @@ async def resend(
 async def export(
     session: Session,
     group: Group,
-    to: Annotated[
-        str, typer.Option("--to", metavar="FILE", help="Target file; - for standard output.")
-    ],
+    to: Annotated[str, option("--to FILE", "Target file; - for standard output.")],
     since: Since = None,
 ) -> CommandResult | None:
     """Export the dead letters of a group as JSON lines."""

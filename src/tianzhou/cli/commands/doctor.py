@@ -11,6 +11,7 @@ from tianzhou.admin.doctor.presence import Presence, expectation
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.context_file import contexts_path
 from tianzhou.cli.shared.output import CommandResult, plural
+from tianzhou.cli.shared.parameters import option
 from tianzhou.cli.shared.seen_brokers import SeenBrokers
 from tianzhou.cli.shared.tables import KeyValues
 
@@ -24,20 +25,18 @@ _MARKS = {
 
 WaitOption = Annotated[
     float,
-    typer.Option(
-        "--wait",
-        metavar="SECONDS",
+    option(
+        "--wait SECONDS",
+        "How long to observe queues with a backlog; 0 does not check for stuck queues.",
         min=0,
         max=300,
-        help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
     ),
 ]
 ExpectOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--expect",
-        metavar="BROKER",
-        help="A broker that must be registered: NAME, NAME[ID] for a slave, or a minimum number "
+    option(
+        "--expect BROKER",
+        "A broker that must be registered: NAME, NAME[ID] for a slave, or a minimum number "
         "of brokers. May be repeated.",
     ),
 ]
@@ -78,10 +77,8 @@ async def doctor(
     expect: ExpectOption = None,
     forget: Annotated[
         list[str] | None,
-        typer.Option(
-            "--forget",
-            metavar="BROKER",
-            help="Forget a missing broker by name; `all` forgets every missing one.",
+        option(
+            "--forget BROKER", "Forget a missing broker by name; `all` forgets every missing one."
         ),
     ] = None,
 ) -> CommandResult:

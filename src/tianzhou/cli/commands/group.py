@@ -50,6 +50,7 @@ from tianzhou.cli.shared.output import (
     table,
     table_of,
 )
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
@@ -71,7 +72,7 @@ async def list_groups(
     session: Session,
     pattern: Pattern = None,
     cluster: ClusterOption = None,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Include system groups.")] = False,
+    everything: Annotated[bool, option("--all, -a", "Include system groups.")] = False,
 ) -> CommandResult:
     """List the groups: members online, topics, lag, consume rate."""
     groups = session.admin.groups
@@ -143,12 +144,8 @@ async def show_group(
 async def show_members(
     session: Session,
     group: Group,
-    client_id: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Only this member.")
-    ] = None,
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="Include the stacks of its threads.")
-    ] = False,
+    client_id: Annotated[str | None, option("--client ID", "Only this member.")] = None,
+    stacks: Annotated[bool, option("--stacks", "Include the stacks of its threads.")] = False,
     broker: BrokerOption = None,
 ) -> CommandResult:
     """Show the state of each member: its queues with cached messages, rates, settings."""
@@ -191,8 +188,7 @@ async def show_producers(
     pattern: Pattern = None,
     broker: BrokerOption = None,
     topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers of this topic."),
+        str | None, option("--topic, -t TOPIC", "Only on the brokers of this topic.")
     ] = None,
 ) -> CommandResult:
     """List the connected producers by group."""
@@ -232,12 +228,9 @@ async def show_producers(
 async def allocate(
     session: Session,
     topic: Topic,
-    members: Annotated[
-        list[str],
-        typer.Argument(metavar="MEMBER...", help="Client ids, or any distinct names."),
-    ],
+    members: Annotated[list[str], argument("MEMBER...", "Client ids, or any distinct names.")],
     strategy: Annotated[
-        str, typer.Option("--strategy", help="Allocation strategy: average, circle or hash.")
+        str, option("--strategy", "Allocation strategy: average, circle or hash.")
     ] = "average",
 ) -> CommandResult:
     """Show which queues of a topic each of these members would get.
@@ -329,9 +322,7 @@ async def delete_group(
     session: Session,
     group: Group,
     where: Where = EVERYWHERE,
-    keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Keep its committed offsets.")
-    ] = False,
+    keep_offsets: Annotated[bool, option("--keep-offsets", "Keep its committed offsets.")] = False,
 ) -> None:
     """Delete a group, its retry topic and its dead letters."""
     groups = session.admin.groups
@@ -407,19 +398,14 @@ class Mode(StrEnum):
 async def mode(
     session: Session,
     group: Group,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="A topic that the group consumes.")
-    ] = None,
+    topic: Annotated[str | None, argument("[TOPIC]", "A topic that the group consumes.")] = None,
     wanted: Annotated[
-        Mode | None,
-        typer.Argument(metavar="[MODE]", case_sensitive=False, help="PULL or POP; sets the mode."),
+        Mode | None, argument("[MODE]", "PULL or POP; sets the mode.", case_sensitive=False)
     ] = None,
     share: Annotated[
         int,
-        typer.Option(
-            "--share",
-            min=-1,
-            help="With POP: how many other members share a queue; 0 or less: all.",
+        option(
+            "--share", "With POP: how many other members share a queue; 0 or less: all.", min=-1
         ),
     ] = 0,
     where: Where = EVERYWHERE,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-import typer
 
 from tianzhou.cli.shared.bulk_change import Attributes, RemovedAttributes, attribute_changes
 from tianzhou.cli.shared.command import OptionGroup
+from tianzhou.cli.shared.parameters import option
 from tianzhou.errors import BodyError, ConfigError
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupConfig
@@ -18,52 +18,38 @@ class GroupOptions(OptionGroup):
     """The settings of a group; None leaves a setting unchanged."""
 
     consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
+        bool | None, option("--consume/--no-consume", "Whether the group may consume.")
     ] = None
     broadcast: Annotated[
-        bool | None,
-        typer.Option("--broadcast/--no-broadcast", help="Whether it may consume by broadcasting."),
+        bool | None, option("--broadcast/--no-broadcast", "Whether it may consume by broadcasting.")
     ] = None
     from_min: Annotated[
         bool | None,
-        typer.Option(
-            "--from-min/--not-from-min", help="Whether a new group starts at the oldest message."
-        ),
+        option("--from-min/--not-from-min", "Whether a new group starts at the oldest message."),
     ] = None
     orderly: Annotated[
-        bool | None,
-        typer.Option("--orderly/--not-orderly", help="Whether it consumes orderly (5.x)."),
+        bool | None, option("--orderly/--not-orderly", "Whether it consumes orderly (5.x).")
     ] = None
     retries: Annotated[
-        int | None,
-        typer.Option("--retries", min=-1, help="Retries before a message becomes a dead letter."),
+        int | None, option("--retries", "Retries before a message becomes a dead letter.", min=-1)
     ] = None
     retry_queues: Annotated[
-        int | None, typer.Option("--retry-queues", min=0, help="Queues of its retry topic.")
+        int | None, option("--retry-queues", "Queues of its retry topic.", min=0)
     ] = None
     broker_id: Annotated[
-        int | None,
-        typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 is the master."),
+        int | None, option("--broker-id", "Id of the broker to read from; 0 is the master.", min=0)
     ] = None
     when_slow: Annotated[
         int | None,
-        typer.Option(
-            "--broker-id-when-slow", min=0, help="Id of the broker to read from with a large lag."
-        ),
+        option("--broker-id-when-slow", "Id of the broker to read from with a large lag.", min=0),
     ] = None
     notify: Annotated[
         bool | None,
-        typer.Option(
-            "--notify/--no-notify", help="Whether members are notified when members change."
-        ),
+        option("--notify/--no-notify", "Whether members are notified when members change."),
     ] = None
     retry_policy: Annotated[
         str | None,
-        typer.Option(
-            "--retry-policy",
-            metavar="JSON",
-            help='Retry policy of 5.x: {"type": "EXPONENTIAL", ...}.',
-        ),
+        option("--retry-policy JSON", 'Retry policy of 5.x: {"type": "EXPONENTIAL", ...}.'),
     ] = None
     attribute: Attributes = None
     remove_attribute: RemovedAttributes = None

@@ -65,6 +65,7 @@ from tianzhou.cli.commands.message_output import (
 from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import Through, Topic
 from tianzhou.cli.shared.output import CommandResult, format_time, plural, table_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
@@ -88,22 +89,16 @@ app = typer.Typer(name="message", no_args_is_help=True, help="Send, find and wat
 async def send(
     session: Session,
     topic: Topic,
-    body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The body; - for standard input.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="File with the body.")
-    ] = None,
+    body: Annotated[str | None, argument("[BODY]", "The body; - for standard input.")] = None,
+    file: Annotated[Path | None, option("--file FILE", "File with the body.")] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Send each line of the file or input as a message.")
+        bool, option("--lines", "Send each line of the file or input as a message.")
     ] = False,
     fields: MessageFields = MessageFields(),  # noqa: B008 - frozen
-    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to send it.")] = 1,
+    count: Annotated[int, option("--count", "Number of times to send it.", min=1)] = 1,
     queue: QueueOption = None,
     broker: BrokerName = None,
-    traced: Annotated[
-        bool, typer.Option("--trace", help="Write a trace, for `message trace`.")
-    ] = False,
+    traced: Annotated[bool, option("--trace", "Write a trace, for `message trace`.")] = False,
 ) -> CommandResult:
     """Send messages: from the command line, a file or standard input."""
     messages = session.admin.messages
@@ -173,7 +168,7 @@ async def show_message(
 async def show_at_offset(
     session: Session,
     topic: Topic,
-    broker: Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker.")],
+    broker: Annotated[str, option("--broker, -b NAME", "The broker.")],
     queue: QueueId,
     queue_offset: QueueOffset,
     count: Count = 1,
@@ -206,13 +201,11 @@ async def show_entries(
     queue: QueueId,
     queue_offset: QueueOffset,
     broker: Annotated[
-        str | None,
-        typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Default: the first broker."),
+        str | None, option("--broker, -b NAME|ADDR", "Default: the first broker.")
     ] = None,
     count: Count = 10,
     group: Annotated[
-        str | None,
-        typer.Option("--group", help="Also show whether the filter of this group selects them."),
+        str | None, option("--group", "Also show whether the filter of this group selects them.")
     ] = None,
 ) -> CommandResult:
     """Show the consume queue entries of a queue: log offset, size, tag hash."""
@@ -251,15 +244,15 @@ async def show_entries(
 async def query(
     session: Session,
     topic: Topic,
-    key: Annotated[str | None, typer.Option("--key", help="Find by message key.")] = None,
+    key: Annotated[str | None, option("--key", "Find by message key.")] = None,
     unique_key: Annotated[
-        str | None, typer.Option("--unique-key", help="Find by the message id of the producer.")
+        str | None, option("--unique-key", "Find by the message id of the producer.")
     ] = None,
     key_type: Annotated[
-        KeyType, typer.Option("--key-type", help="Type of --key: K a key, T a tag (5.5).")
+        KeyType, option("--key-type", "Type of --key: K a key, T a tag (5.5).")
     ] = KeyType.KEY,
     last_key: Annotated[
-        str | None, typer.Option("--last-key", help="With --key: continue after this one (5.5).")
+        str | None, option("--last-key", "With --key: continue after this one (5.5).")
     ] = None,
     begin: Begin = None,
     end: End = None,
@@ -269,12 +262,12 @@ async def query(
     queue: QueueOption = None,
     broker: BrokerName = None,
     queue_offset: Annotated[
-        int, typer.Option("--offset", min=0, help="With --from and --queue: first queue offset.")
+        int, option("--offset", "With --from and --queue: first queue offset.", min=0)
     ] = 0,
     group: Annotated[
-        str, typer.Option("--group", metavar="GROUP", help="With --from: consumer group to use.")
+        str, option("--group GROUP", "With --from: consumer group to use.")
     ] = TOOLS_GROUP,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")] = 64,
+    limit: Annotated[int, option("--limit", "Maximum number.", min=1)] = 64,
     through: Through = None,
     listing: ListOptions = ListOptions(),  # noqa: B008 - frozen
 ) -> CommandResult:
@@ -337,7 +330,7 @@ async def resend_messages(
 async def recall(
     session: Session,
     message_ids: MessageIds,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic of the messages.")],
+    topic: Annotated[str, option("--topic TOPIC", "Topic of the messages.")],
 ) -> None:
     """Recall timed messages before their delivery time; they are not delivered.
 
@@ -364,12 +357,9 @@ async def recall(
 async def push(
     session: Session,
     message_ids: MessageIds,
-    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="The consumer group.")],
+    group: Annotated[str, option("--group GROUP", "The consumer group.")],
     client_id: Annotated[
-        str,
-        typer.Option(
-            "--client", metavar="ID", help="Client id of the member, see `group members`."
-        ),
+        str, option("--client ID", "Client id of the member, see `group members`.")
     ],
     topic: TopicOfId = None,
     through: Through = None,
@@ -409,17 +399,11 @@ async def tail(
     sql: Sql = None,
     grep: Grep = None,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Start at this time; 'earliest' for all."),
+        str | None, option("--since TIME", "Start at this time; 'earliest' for all.")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Exit after this many messages.")
-    ] = None,
+    count: Annotated[int | None, option("--count", "Exit after this many messages.", min=1)] = None,
     idle_s: Annotated[
-        float | None,
-        typer.Option(
-            "--idle", metavar="SECONDS", min=0.1, help="Exit after this time without a message."
-        ),
+        float | None, option("--idle SECONDS", "Exit after this time without a message.", min=0.1)
     ] = None,
     queue: QueueOption = None,
     broker: BrokerName = None,
@@ -459,13 +443,11 @@ async def show_trace(
     session: Session,
     message_id: MessageId,
     trace_topic: Annotated[
-        str, typer.Option("--trace-topic", metavar="TOPIC", help="Topic of the traces.")
+        str, option("--trace-topic TOPIC", "Topic of the traces.")
     ] = TRACE_TOPIC,
     begin: Begin = None,
     end: End = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Maximum number of trace records.")
-    ] = 64,
+    limit: Annotated[int, option("--limit", "Maximum number of trace records.", min=1)] = 64,
 ) -> CommandResult:
     """Show the trace of a message: sent and consumed by which clients, and when."""
     begin_ms, end_ms = time_range(session.now_ms, begin, end)

@@ -6,49 +6,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tianzhou.cli.shared.command import OptionGroup
 from tianzhou.cli.shared.common_options import pairs_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError
 from tianzhou.message import Message
 
 MessageId = Annotated[
     str,
-    typer.Argument(
-        metavar="ID",
-        help="Message id of the producer, or offset id of the broker.",
-        show_default=False,
-    ),
+    argument("ID", "Message id of the producer, or offset id of the broker.", show_default=False),
 ]
 MessageIds = Annotated[
     list[str],
-    typer.Argument(
-        metavar="ID...",
-        help="Message ids of producers, or offset ids of brokers.",
-        show_default=False,
-    ),
+    argument("ID...", "Message ids of producers, or offset ids of brokers.", show_default=False),
 ]
 TopicOfId = Annotated[
-    str | None,
-    typer.Option(
-        "--topic", "-t", metavar="TOPIC", help="Topic of the message; needed for a producer's id."
-    ),
+    str | None, option("--topic, -t TOPIC", "Topic of the message; needed for a producer's id.")
 ]
 BrokerOfId = Annotated[
     str | None,
-    typer.Option(
-        "--broker", "-b", metavar="NAME|ADDR",
-        help="Ask this broker instead of the address in an offset id.",
-    ),
-]  # fmt: skip
-QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
-BrokerName = Annotated[
-    str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
+    option("--broker, -b NAME|ADDR", "Ask this broker instead of the address in an offset id."),
 ]
-QueueId = Annotated[int, typer.Option("--queue", min=0, help="The queue.")]
-QueueOffset = Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")]
-Count = Annotated[int, typer.Option("--count", min=1, max=1000, help="Number of messages.")]
+QueueOption = Annotated[int | None, option("--queue", "Only this queue.", min=0)]
+BrokerName = Annotated[str | None, option("--broker, -b NAME|ADDR", "Only this broker.")]
+QueueId = Annotated[int, option("--queue", "The queue.", min=0)]
+QueueOffset = Annotated[int, option("--offset", "The queue offset.", min=0)]
+Count = Annotated[int, option("--count", "Number of messages.", min=1, max=1000)]
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -56,17 +39,13 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 class MessageFields(OptionGroup):
     """The fields of the messages to send, besides topic and body."""
 
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.")] = None
-    key: Annotated[
-        list[str] | None, typer.Option("--key", help="Key for queries; may be repeated.")
-    ] = None
+    tag: Annotated[str | None, option("--tag", "Tag of the message.")] = None
+    key: Annotated[list[str] | None, option("--key", "Key for queries; may be repeated.")] = None
     prop: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="A property; may be repeated."),
+        list[str] | None, option("--property KEY=VALUE", "A property; may be repeated.")
     ] = None
     delay_level: Annotated[
-        int,
-        typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 for no delay."),
+        int, option("--delay-level", "1 (1 s) to 18 (2 h); 0 for no delay.", min=0, max=18)
     ] = 0
 
     def messages(self, topic: str, bodies: Sequence[bytes]) -> list[Message]:

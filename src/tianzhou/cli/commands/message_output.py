@@ -24,6 +24,7 @@ from tianzhou.cli.shared.output import (
     table,
     table_of,
 )
+from tianzhou.cli.shared.parameters import option
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import BodyError
 from tianzhou.message import Host, StoredMessage
@@ -31,16 +32,9 @@ from tianzhou.protocol.filter import SUBSCRIBE_ALL
 from tianzhou.protocol.records.message_id import id_of, offset_id_of
 from tianzhou.remoting.address import format_address
 
-Tag = Annotated[
-    str, typer.Option("--tag", metavar="TAGS", help="Only these tags: 'paid' or 'paid || sent'.")
-]
-Sql = Annotated[
-    str | None,
-    typer.Option("--sql", metavar="SQL92", help='Only messages that match: "amount > 100".'),
-]
-Grep = Annotated[
-    str | None, typer.Option("--grep", metavar="REGEX", help="Only messages whose body matches.")
-]
+Tag = Annotated[str, option("--tag TAGS", "Only these tags: 'paid' or 'paid || sent'.")]
+Sql = Annotated[str | None, option("--sql SQL92", 'Only messages that match: "amount > 100".')]
+Grep = Annotated[str | None, option("--grep REGEX", "Only messages whose body matches.")]
 ALL_TAGS = SUBSCRIBE_ALL
 UTF_8 = "utf-8"
 
@@ -54,11 +48,8 @@ def _known_charset(name: str) -> str:
 
 Charset = Annotated[
     str,
-    typer.Option(
-        "--charset", metavar="NAME", help="Character set of bodies: utf-8, gbk, ...",
-        callback=_known_charset,
-    ),
-]  # fmt: skip
+    option("--charset NAME", "Character set of bodies: utf-8, gbk, ...", callback=_known_charset),
+]
 _LINE_BYTES = 400
 
 
@@ -175,10 +166,8 @@ def _hex(body: bytes, lines_max: int = 32) -> str:
 # -- lists of messages -----------------------------------------------------------------------------
 
 
-Begin = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time.")
-]
-End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")]
+Begin = Annotated[str | None, option("--from TIME", "Stored at or after this time.")]
+End = Annotated[str | None, option("--to TIME", "Stored before this time.")]
 _CLOCK_SKEW_MS = 60_000
 """Clocks of brokers may be ahead of ours."""
 
@@ -195,16 +184,11 @@ class ListOptions(OptionGroup):
     """Output options of a list of messages."""
 
     charset: Charset = UTF_8
-    bodies: Annotated[
-        bool, typer.Option("--body/--no-body", help="Whether to print the bodies.")
-    ] = True
+    bodies: Annotated[bool, option("--body/--no-body", "Whether to print the bodies.")] = True
     listed: Annotated[
-        bool,
-        typer.Option("--list/--no-list", help="Whether to list the messages or only count them."),
+        bool, option("--list/--no-list", "Whether to list the messages or only count them.")
     ] = True
-    count_tags: Annotated[bool, typer.Option("--count-tags", help="Also print counts by tag.")] = (
-        False
-    )
+    count_tags: Annotated[bool, option("--count-tags", "Also print counts by tag.")] = False
 
 
 def time_range(now_ms: int, begin: str | None, end: str | None) -> tuple[int, int]:

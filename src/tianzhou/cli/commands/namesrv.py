@@ -19,14 +19,15 @@ from tianzhou.cli.shared.output import (
     table_of,
     up_or_down,
 )
+from tianzhou.cli.shared.parameters import argument
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
 app = typer.Typer(name="namesrv", no_args_is_help=True, help="Manage running nameservers.")
 kv = typer.Typer(name="namesrv kv", no_args_is_help=True, help="KV pairs of nameservers.")
 app.add_typer(kv, name="kv")
 
-Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+Namespace = Annotated[str, argument("NAMESPACE", "The namespace.")]
+Key = Annotated[str, argument("KEY", "The key.")]
 
 
 @command(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
@@ -95,8 +96,8 @@ async def config(
 )  # fmt: skip
 async def write_permission(
     session: Session,
-    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Name of the broker.")],
-    state: Annotated[str, typer.Argument(metavar="on|off", help="Whether clients may send to it.")],
+    broker: Annotated[str, argument("BROKER", "Name of the broker.")],
+    state: Annotated[str, argument("on|off", "Whether clients may send to it.")],
 ) -> None:
     """Allow or forbid sending to a broker, through the routes that clients get."""
     if state not in ("on", "off"):
@@ -135,7 +136,7 @@ async def put_pair(
     session: Session,
     namespace: Namespace,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value.")],
+    value: Annotated[str, argument("VALUE", "The value.")],
 ) -> None:
     """Set a value on every nameserver."""
     await session.admin.namesrv.put(namespace, key, value)

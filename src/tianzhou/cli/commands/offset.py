@@ -19,6 +19,7 @@ from tianzhou.cli.shared.common_options import (
     masters,
 )
 from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 
@@ -63,24 +64,18 @@ async def reset(
     topic: Topic,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="earliest|latest|TIME",
-            help="A time is '2026-01-31 08:00' or 30m (ago).",
-        ),
+        option("--to earliest|latest|TIME", "A time is '2026-01-31 08:00' or 30m (ago)."),
     ] = None,
     to_offset: Annotated[
-        int | None,
-        typer.Option("--to-offset", min=0, help="A queue offset; needs --queue and --broker."),
+        int | None, option("--to-offset", "A queue offset; needs --queue and --broker.", min=0)
     ] = None,
-    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None,
+    queue: Annotated[int | None, option("--queue", "Only this queue.", min=0)] = None,
     broker: BrokerOption = None,
     only_back: Annotated[
-        bool,
-        typer.Option("--only-back", help="Only move backwards, so that no message is skipped."),
+        bool, option("--only-back", "Only move backwards, so that no message is skipped.")
     ] = False,
     for_cpp: Annotated[
-        bool, typer.Option("--cpp", help="The consumers are C++ clients, on Apache brokers.")
+        bool, option("--cpp", "The consumers are C++ clients, on Apache brokers.")
     ] = False,
     through: Through = None,
 ) -> None:
@@ -186,11 +181,11 @@ async def skip(
 )  # fmt: skip
 async def clone(
     session: Session,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The group to copy from.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The group to move.")],
+    source: Annotated[str, argument("FROM", "The group to copy from.")],
+    target: Annotated[str, argument("TO", "The group to move.")],
     topic: Topic,
     online_too: Annotated[
-        bool, typer.Option("--online-too", help="Also while consumers of TO are online.")
+        bool, option("--online-too", "Also while consumers of TO are online.")
     ] = False,
 ) -> None:
     """Copy the offsets of one group to another."""

@@ -25,16 +25,14 @@ from tianzhou.cli.shared.output import (
     table,
     table_of,
 )
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.cli.shared.terminal import FAILED, OK
 from tianzhou.errors import ConfigError
 
 app = typer.Typer(name="pipeline", no_args_is_help=True, help="Run Spark jobs over topics.")
 
 Database = Annotated[
-    str | None,
-    typer.Option(
-        "--database", metavar="URL", help="Database of the results: sqlite:///... or postgresql://"
-    ),
+    str | None, option("--database URL", "Database of the results: sqlite:///... or postgresql://")
 ]
 
 
@@ -59,7 +57,7 @@ async def list_pipelines(session: Session) -> CommandResult:
 
 @command(app, "options", reads=True, examples=["tianzhou pipeline options topic-stats"])
 async def options(
-    session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")]
+    session: Session, name: Annotated[str, argument("NAME", "The pipeline.")]
 ) -> CommandResult:
     """Show the options of a pipeline and their defaults."""
     with _extra():
@@ -90,10 +88,9 @@ def _text(value: object) -> str:
 )  # fmt: skip
 async def run(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    name: Annotated[str, argument("NAME", "The pipeline.")],
     given: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="OPTION=VALUE", help="An option; may be repeated."),
+        list[str] | None, option("--set, -s OPTION=VALUE", "An option; may be repeated.")
     ] = None,
     database: Database = None,
 ) -> CommandResult:
@@ -181,19 +178,14 @@ def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
 )  # fmt: skip
 async def package(
     session: Session,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Target folder.")],
+    out: Annotated[Path, option("--out FOLDER", "Target folder.")],
     pure: Annotated[
-        bool, typer.Option("--pure", help="A zip of the pure-Python package only, for --py-files.")
+        bool, option("--pure", "A zip of the pure-Python package only, for --py-files.")
     ] = False,
-    more: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="NAME", help="Include this distribution."),
-    ] = None,
+    more: Annotated[list[str] | None, option("--with NAME", "Include this distribution.")] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            "--without", metavar="NAME", help="Leave out this distribution: the machines have it."
-        ),
+        option("--without NAME", "Leave out this distribution: the machines have it."),
     ] = None,
 ) -> CommandResult:
     """Package Tianzhou for a Spark cluster, and print the spark-submit command."""
@@ -223,7 +215,7 @@ async def package(
 async def status(
     session: Session,
     database: Database = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of runs.")] = 20,
+    limit: Annotated[int, option("--limit", "Maximum number of runs.", min=1)] = 20,
 ) -> CommandResult:
     """Show the last runs, newest first."""
     with _extra():

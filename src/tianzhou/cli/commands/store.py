@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tianzhou.cli.shared.output import bar_width, console, table_of
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.store.message_store import MessageStore
@@ -28,12 +29,10 @@ from tianzhou.store.offline.verify import verify as verify_store
 
 app = typer.Typer(no_args_is_help=True, help="Inspect, verify and repair a store directory.")
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir of a broker.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be done, change nothing.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
+Directory = Annotated[Path, argument("DIR", "storePathRootDir of a broker.")]
+AsJson = Annotated[bool, option("--json", "Print JSON.")]
+DryRun = Annotated[bool, option("--dry-run", "Print what would be done, change nothing.")]
+Yes = Annotated[bool, option("--yes, -y", "Skip the confirmation.")]
 
 _out = Console(soft_wrap=True)
 _err = Console(stderr=True, soft_wrap=True)
@@ -124,12 +123,12 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 def dump(
     directory: Directory,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-    queue_id: Annotated[int | None, typer.Option("--queue", help="Only this queue.")] = None,
+    queue_id: Annotated[int | None, option("--queue", "Only this queue.")] = None,
     from_log_offset: Annotated[
-        int, typer.Option("--from", help="Start at this log offset, the start of a record.", min=0)
+        int, option("--from", "Start at this log offset, the start of a record.", min=0)
     ] = 0,
     limit: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 100,
-    bodies: Annotated[bool, typer.Option("--bodies", help="Include bodies.")] = False,
+    bodies: Annotated[bool, option("--bodies", "Include bodies.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print messages in log order, one line each."""
@@ -222,7 +221,7 @@ def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
 def truncate(
     directory: Directory,
     log_offset: Annotated[
-        int, typer.Option("--at", help="New end of the log; must be the start of a record.", min=0)
+        int, option("--at", "New end of the log; must be the start of a record.", min=0)
     ],
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.cli.shared.terminal import FAILED, OK, print_error, print_line
 from tianzhou.config.files import PRIVATE, replace_file
 
@@ -26,12 +27,9 @@ def group() -> None:
 @app.command("init")
 def init(
     hosts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[HOST]...", help="Host names and addresses of the servers."),
+        list[str] | None, argument("[HOST]...", "Host names and addresses of the servers.")
     ] = None,
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Target folder.")
-    ] = Path("tls"),
+    folder: Annotated[Path, option("--folder FOLDER", "Target folder.")] = Path("tls"),
 ) -> None:
     """Create a certificate authority (CA), and server and client certificates signed by it.
 

@@ -33,6 +33,7 @@ from tianzhou.cli.shared.common_options import (
     matching_names,
 )
 from tianzhou.cli.shared.output import Cell, CommandResult, format_time, plural, table, table_of
+from tianzhou.cli.shared.parameters import option
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.protocol.bodies.route import TopicRouteData
@@ -60,10 +61,10 @@ async def list_topics(
     pattern: Pattern = None,
     cluster: ClusterOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Include retry, dead-letter and system topics.")
+        bool, option("--all, -a", "Include retry, dead-letter and system topics.")
     ] = False,
     with_groups: Annotated[
-        bool, typer.Option("--groups", help="Include clusters and consumer groups.")
+        bool, option("--groups", "Include clusters and consumer groups.")
     ] = False,
 ) -> CommandResult:
     """List the topics: brokers, queues, permission."""
@@ -198,7 +199,7 @@ async def show_stats(
     session: Session,
     pattern: Pattern = None,
     active: Annotated[
-        bool, typer.Option("--active", help="Only topics with messages in the last day.")
+        bool, option("--active", "Only topics with messages in the last day.")
     ] = False,
 ) -> CommandResult:
     """Show the messages into and out of each topic, and the lag, by group.

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from tianzhou.admin.topics import QUEUE_COUNT
 from tianzhou.cli.shared.bulk_change import Attributes, RemovedAttributes, attribute_changes
 from tianzhou.cli.shared.command import OptionGroup
 from tianzhou.cli.shared.common_options import parse_perm
+from tianzhou.cli.shared.parameters import option
 from tianzhou.protocol.bodies.topics import TopicConfig
 
 _UNIT, _UNIT_SUB = 1, 2
@@ -20,28 +19,21 @@ class TopicOptions(OptionGroup):
     """The settings of a topic; None leaves a setting unchanged."""
 
     queues: Annotated[
-        int | None,
-        typer.Option("--queues", min=1, max=4096, help="Read and write queues per broker."),
+        int | None, option("--queues", "Read and write queues per broker.", min=1, max=4096)
     ] = None
     read_queues: Annotated[
-        int | None, typer.Option("--read-queues", min=0, max=4096, help="Read queues per broker.")
+        int | None, option("--read-queues", "Read queues per broker.", min=0, max=4096)
     ] = None
     write_queues: Annotated[
-        int | None, typer.Option("--write-queues", min=0, max=4096, help="Write queues per broker.")
+        int | None, option("--write-queues", "Write queues per broker.", min=0, max=4096)
     ] = None
-    perm: Annotated[
-        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="Permission of clients.")
-    ] = None
+    perm: Annotated[str | None, option("--perm rw|r|w|none", "Permission of clients.")] = None
     ordered: Annotated[
-        bool | None,
-        typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
+        bool | None, option("--ordered/--not-ordered", "Whether its messages are ordered.")
     ] = None
-    unit: Annotated[
-        bool | None, typer.Option("--unit/--no-unit", help="Whether it belongs to a unit.")
-    ] = None
+    unit: Annotated[bool | None, option("--unit/--no-unit", "Whether it belongs to a unit.")] = None
     unit_sub: Annotated[
-        bool | None,
-        typer.Option("--unit-sub/--no-unit-sub", help="Whether units subscribe to it."),
+        bool | None, option("--unit-sub/--no-unit-sub", "Whether units subscribe to it.")
     ] = None
     attribute: Attributes = None
     remove_attribute: RemovedAttributes = None

@@ -5,44 +5,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Generic
 
-import typer
-
 from tianzhou.admin.copy_settings import CopyPlan
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
 from tianzhou.admin.settings_requests import C, SettingsRequests
 from tianzhou.cli.shared.command import OptionGroup, Session
 from tianzhou.cli.shared.common_options import Where, masters, pairs_of
 from tianzhou.cli.shared.output import plural
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import BodyError, ConfigError, TargetError
 from tianzhou.protocol import bodies
 
-From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Source broker.")]
+From = Annotated[str, option("--from BROKER", "Source broker.")]
 To = Annotated[
     list[str] | None,
-    typer.Option(
-        "--to",
-        metavar="BROKER",
-        help="Target broker; may be repeated. Default: all others of its cluster.",
-    ),
+    option("--to BROKER", "Target broker; may be repeated. Default: all others of its cluster."),
 ]
-OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it on brokers without it.")]
+OrCreate = Annotated[bool, option("--or-create", "Create it on brokers without it.")]
 FromDefaults = Annotated[
     bool,
-    typer.Option(
-        "--from-defaults", help="Reset options that are not given to defaults; attributes stay."
-    ),
+    option("--from-defaults", "Reset options that are not given to defaults; attributes stay."),
 ]
 Attributes = Annotated[
-    list[str] | None,
-    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute (5.x); may be repeated."),
+    list[str] | None, option("--attribute KEY=VALUE", "An attribute (5.x); may be repeated.")
 ]
 RemovedAttributes = Annotated[
-    list[str] | None,
-    typer.Option("--remove-attribute", metavar="KEY", help="Remove an attribute; may be repeated."),
+    list[str] | None, option("--remove-attribute KEY", "Remove an attribute; may be repeated.")
 ]
-SettingsFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A file with a JSON list.", show_default=False)
-]
+SettingsFile = Annotated[Path, argument("FILE", "A file with a JSON list.", show_default=False)]
 
 
 def attribute_changes(

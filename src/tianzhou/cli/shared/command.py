@@ -37,6 +37,7 @@ from typer.core import TyperCommand
 from tianzhou.admin import Admin
 from tianzhou.cli.shared.context_file import Context, contexts_path, load_contexts, resolve
 from tianzhou.cli.shared.output import CommandResult, console
+from tianzhou.cli.shared.parameters import option
 from tianzhou.cli.shared.terminal import FAILED, OK, USAGE_ERROR, print_error
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
@@ -65,22 +66,59 @@ Result = CommandResult | None
 T = TypeVar("T")
 
 
+def _complete_context(incomplete: str) -> list[str]:
+    with suppress(ConfigError):
+        known = load_contexts(contexts_path()).contexts
+        return sorted(name for name in known if name.startswith(incomplete))
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options common to commands."""
+    """Options common to commands; `command` says which command has which."""
 
-    namesrv: str | None = None
-    context: str | None = None
-    access_key: str | None = None
-    secret_key: str | None = None
-    timeout_s: float = 5.0
-    as_json: bool = False
-    watch: bool = False
-    every_s: float = 2.0
-    dry_run: bool = False
-    yes: bool = False
-    once: bool | None = None
+    namesrv: Annotated[
+        str | None,
+        option("--namesrv, -n ADDR", "Nameservers, separated by ';'. Default: --context, "
+               "NAMESRV_ADDR, the current context, 127.0.0.1:9876.", rich_help_panel=_CLUSTER),
+    ] = None  # fmt: skip
+    context: Annotated[
+        str | None,
+        option("--context, -C NAME", "A named cluster, see `tianzhou context list`.",
+               rich_help_panel=_CLUSTER, autocompletion=_complete_context),
+    ] = None  # fmt: skip
+    access_key: Annotated[
+        str | None,
+        option("--access-key KEY", "Access key, for access control.", rich_help_panel=_CLUSTER,
+               envvar="TIANZHOU_ACCESS_KEY", show_envvar=True),
+    ] = None  # fmt: skip
+    secret_key: Annotated[
+        str | None,
+        option("--secret-key KEY", "Secret key; prefer the environment variable.",
+               rich_help_panel=_CLUSTER, envvar="TIANZHOU_SECRET_KEY", show_envvar=True),
+    ] = None  # fmt: skip
+    timeout_s: Annotated[
+        float,
+        option("--timeout SECONDS", "Time-out of each request.", rich_help_panel=_CLUSTER, min=0.1),
+    ] = 5.0
+    as_json: Annotated[bool, option("--json", "Print JSON.", rich_help_panel=_OUTPUT)] = False
+    watch: Annotated[
+        bool, option("--watch, -w", "Refresh until Ctrl-C.", rich_help_panel=_OUTPUT)
+    ] = False
+    once: Annotated[
+        bool | None, option("--once", "Print once and exit.", rich_help_panel=_OUTPUT)
+    ] = None
     """None for a command that does not refresh by default."""
+    every_s: Annotated[
+        float, option("--every SECONDS", "Refresh interval.", rich_help_panel=_OUTPUT, min=0.2)
+    ] = 2.0
+    dry_run: Annotated[
+        bool,
+        option("--dry-run", "Print what would be done, change nothing.", rich_help_panel=_SAFETY),
+    ] = False
+    yes: Annotated[bool, option("--yes, -y", "Skip the confirmation.", rich_help_panel=_SAFETY)] = (
+        False
+    )
     as_lines: bool = False
     """Print each refresh below the last one instead of redrawing the screen."""
 
@@ -167,7 +205,7 @@ def _is_bundle(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, OptionGroup)
 
 
-def _fields(kind: type[OptionGroup]) -> list[inspect.Parameter]:
+def _fields(kind: type[OptionGroup | Options]) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         inspect.Parameter(
@@ -194,79 +232,7 @@ class CommandWithExamples(TyperCommand):
             screen.print()
 
 
-def _option(
-    name: str,
-    kind: object,
-    default: object,
-    *flags: str,
-    help_text: str,
-    panel: str,
-    **more: Any,  # noqa: ANN401 - what typer.Option takes
-) -> inspect.Parameter:
-    declared = typer.Option(*flags, help=help_text, rich_help_panel=panel, **more)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, declared],  # pyright: ignore[reportInvalidTypeForm] - made at run time
-    )
-
-
-def _complete_context(incomplete: str) -> list[str]:
-    with suppress(ConfigError):
-        known = load_contexts(contexts_path()).contexts
-        return sorted(name for name in known if name.startswith(incomplete))
-    return []
-
-
-def _cluster_options() -> list[inspect.Parameter]:
-    return [
-        _option(
-            "namesrv", str | None, None, "--namesrv", "-n", metavar="ADDR", panel=_CLUSTER,
-            help_text="Nameservers, separated by ';'. Default: --context, NAMESRV_ADDR, the "
-            "current context, 127.0.0.1:9876.",
-        ),
-        _option(
-            "context", str | None, None, "--context", "-C", metavar="NAME", panel=_CLUSTER,
-            help_text="A named cluster, see `tianzhou context list`.",
-            autocompletion=_complete_context,
-        ),
-        _option(
-            "access_key", str | None, None, "--access-key", metavar="KEY", panel=_CLUSTER,
-            help_text="Access key, for access control.", envvar="TIANZHOU_ACCESS_KEY",
-            show_envvar=True,
-        ),
-        _option(
-            "secret_key", str | None, None, "--secret-key", metavar="KEY", panel=_CLUSTER,
-            help_text="Secret key; prefer the environment variable.",
-            envvar="TIANZHOU_SECRET_KEY", show_envvar=True,
-        ),
-        _option(
-            "timeout_s", float, 5.0, "--timeout", metavar="SECONDS", panel=_CLUSTER, min=0.1,
-            help_text="Time-out of each request.",
-        ),
-    ]  # fmt: skip
-
-
-_JSON = _option("as_json", bool, False, "--json", panel=_OUTPUT, help_text="Print JSON.")
-_WATCH = [
-    _option(
-        "watch", bool, False, "--watch", "-w", panel=_OUTPUT,
-        help_text="Refresh until Ctrl-C.",
-    ),
-    _option(
-        "every_s", float, 2.0, "--every", metavar="SECONDS", panel=_OUTPUT, min=0.2,
-        help_text="Refresh interval.",
-    ),
-]  # fmt: skip
-_ONCE = _option("once", bool, False, "--once", panel=_OUTPUT, help_text="Print once and exit.")
-_DESTROYS = [
-    _option(
-        "dry_run", bool, False, "--dry-run", panel=_SAFETY,
-        help_text="Print what would be done, change nothing.",
-    ),
-    _option("yes", bool, False, "--yes", "-y", panel=_SAFETY, help_text="Skip the confirmation."),
-]  # fmt: skip
+_CLUSTER_OPTIONS = ("namesrv", "context", "access_key", "secret_key", "timeout_s")
 
 
 def command(
@@ -294,12 +260,18 @@ def command(
             for each in taken
             for part in (_fields(bundles[each.name]) if each.name in bundles else [each])
         ]
-        more = _cluster_options()
-        more += [_JSON] if reads else []
-        more += _WATCH if watches else []
-        more += [_ONCE, _WATCH[1]] if live else []
-        more += _DESTROYS if destroys else []
-        names = {each.name for each in more}
+        names = {
+            *_CLUSTER_OPTIONS,
+            *(("as_json",) if reads else ()),
+            *(("watch", "every_s") if watches else ()),
+            *(("once", "every_s") if live else ()),
+            *(("dry_run", "yes") if destroys else ()),
+        }
+        more = [
+            each.replace(default=False) if each.name == "once" else each
+            for each in _fields(Options)
+            if each.name in names
+        ]
 
         def command(**given: Any) -> None:  # noqa: ANN401 - typer has checked each of them
             options = Options(

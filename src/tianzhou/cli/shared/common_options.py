@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.cli.shared.command import OptionGroup, Session
+from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError
 from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
@@ -21,38 +20,24 @@ from tianzhou.names import (
     is_system_topic,
 )
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
-]
-ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster.")
-]
-BrokerOption = Annotated[
-    str | None,
-    typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker."),
-]
+Topic = Annotated[str, argument("TOPIC", "The topic.", show_default=False)]
+Group = Annotated[str, argument("GROUP", "The group.", show_default=False)]
+TopicOption = Annotated[str | None, option("--topic, -t TOPIC", "Only this topic.")]
+ClusterOption = Annotated[str | None, option("--cluster, -c NAME", "Only this cluster.")]
+BrokerOption = Annotated[str | None, option("--broker, -b NAME|ADDR", "Only this broker.")]
 Through = Annotated[
     str | None,
-    typer.Option(
-        "--through",
-        metavar="CLUSTER|TOPIC",
-        help="Use the brokers of this cluster or topic, for a topic without a route (LMQ).",
+    option(
+        "--through CLUSTER|TOPIC",
+        "Use the brokers of this cluster or topic, for a topic without a route (LMQ).",
     ),
 ]
 Pattern = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[PATTERN]", help="Only names that match: 'order*'.", show_default=False
-    ),
+    str | None, argument("[PATTERN]", "Only names that match: 'order*'.", show_default=False)
 ]
-KeyPattern = Annotated[
-    str | None, typer.Argument(metavar="[PATTERN]", help="Only keys that match: 'flush*'.")
-]
+KeyPattern = Annotated[str | None, argument("[PATTERN]", "Only keys that match: 'flush*'.")]
 Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    list[str] | None, option("--set KEY=VALUE", "Change a setting; may be repeated.")
 ]
 
 _PERMS = {
