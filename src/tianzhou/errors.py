@@ -19,6 +19,14 @@ class TianzhouError(Exception):
     stale_route = False
     """Whether the cached route of the topic may be out of date."""
 
+    def __init_subclass__(cls, **flags: bool) -> None:
+        """A subclass states its flags beside its bases: `class X(Y, retriable=True)`."""
+        super().__init_subclass__()
+        for name, value in flags.items():
+            if not isinstance(getattr(cls, name, None), bool):
+                raise TypeError(f"{cls.__name__}: there is no flag {name}")
+            setattr(cls, name, value)
+
 
 # -- bytes -------------------------------------------------------------------------------------
 
@@ -50,17 +58,12 @@ class BodyError(ProtocolError):
 # -- network -----------------------------------------------------------------------------------
 
 
-class RemotingError(TianzhouError):
+class RemotingError(TianzhouError, retriable=True, stale_route=True):
     """A connection could not be made, was lost, or brought no response in time."""
 
-    retriable = True
-    stale_route = True
 
-
-class ConnectError(RemotingError):
+class ConnectError(RemotingError, nothing_stored=True):
     """No connection could be made."""
-
-    nothing_stored = True
 
 
 class NameserverUnavailable(ConnectError):
@@ -75,10 +78,8 @@ class RequestTimeout(RemotingError):
     """No response within the time-out."""
 
 
-class RemoteBusy(RemotingError):
+class RemoteBusy(RemotingError, nothing_stored=True):
     """Too many requests are already in flight."""
-
-    nothing_stored = True
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -143,10 +144,8 @@ class StoreCorrupt(StoreError):
 # -- addresses -----------------------------------------------------------------------------------
 
 
-class AddressError(ConnectError):
+class AddressError(ConnectError, retriable=False):
     """A network address cannot be read."""
-
-    retriable = False
 
 
 # -- filters -----------------------------------------------------------------------------------
@@ -171,17 +170,12 @@ class MessageRefused(ClientError):
     """A message that no broker would take; it has not been sent."""
 
 
-class RouteNotFound(ClientError):
+class RouteNotFound(ClientError, retriable=True, stale_route=True):
     """No broker has the topic, or none that may be written to or read from."""
 
-    retriable = True
-    stale_route = True
 
-
-class BrokersUnavailable(RouteNotFound):
+class BrokersUnavailable(RouteNotFound, nothing_stored=True):
     """No broker is registered, or the master of the queue is not; it may come back."""
-
-    nothing_stored = True
 
 
 class NotANameserver(ClientError, ConfigError):
@@ -222,16 +216,12 @@ class AckManyError(ClientError):
         self.retriable = all(each.retriable for each in outcomes if each is not None)
 
 
-class TokenBusy(ClientError):
+class TokenBusy(ClientError, retriable=True):
     """Another consumer is handling this message; it is to be tried again later."""
 
-    retriable = True
 
-
-class ReplyTimeout(ClientError):
+class ReplyTimeout(ClientError, retriable=True):
     """A request was sent, and no reply to it came in time."""
-
-    retriable = True
 
 
 # -- error responses ---------------------------------------------------------------------------
@@ -252,66 +242,40 @@ class BrokerError(RequestError):
         self.subject = subject
 
 
-class BrokerFailed(BrokerError):
+class BrokerFailed(BrokerError, retriable=True, other_broker_may_succeed=True):
     """SYSTEM_ERROR: the broker failed to handle the request."""
 
-    retriable = True
-    other_broker_may_succeed = True
 
-
-class BrokerBusy(BrokerError):
+class BrokerBusy(BrokerError, retriable=True, nothing_stored=True, other_broker_may_succeed=True):
     """SYSTEM_BUSY, SERVICE_NOT_AVAILABLE: the broker is overloaded, starting or stopping."""
 
-    retriable = True
-    nothing_stored = True
-    other_broker_may_succeed = True
 
-
-class BrokerLeaving(BrokerBusy):
+class BrokerLeaving(BrokerBusy, stale_route=True):
     """GO_AWAY: the broker stops and asks its clients to use another one."""
 
-    stale_route = True
 
-
-class FlowControlled(BrokerError):
+class FlowControlled(BrokerError, retriable=True):
     """FLOW_CONTROL: the broker limits the rate of this request."""
 
-    retriable = True
 
-
-class PermissionDenied(BrokerError):
+class PermissionDenied(BrokerError, stale_route=True, other_broker_may_succeed=True):
     """NO_PERMISSION: the account, the topic or the broker does not permit the request."""
 
-    stale_route = True
-    other_broker_may_succeed = True
 
-
-class TopicNotFound(BrokerError):
+class TopicNotFound(BrokerError, retriable=True, stale_route=True, other_broker_may_succeed=True):
     """TOPIC_NOT_EXIST: the broker does not have the topic."""
 
-    retriable = True
-    stale_route = True
-    other_broker_may_succeed = True
 
-
-class QueueNotFound(BrokerError):
+class QueueNotFound(BrokerError, retriable=True, stale_route=True, other_broker_may_succeed=True):
     """The broker has the topic, but not this queue: the route is older than the topic."""
 
-    retriable = True
-    stale_route = True
-    other_broker_may_succeed = True
 
-
-class NotQueueLeader(BrokerError):
+class NotQueueLeader(BrokerError, stale_route=True):
     """NOT_LEADER_FOR_QUEUE: another broker leads the queue."""
 
-    stale_route = True
 
-
-class WrongUnit(BrokerError):
+class WrongUnit(BrokerError, other_broker_may_succeed=True):
     """NO_BUYER_ID, NOT_IN_CURRENT_UNIT: the message belongs to another unit (region)."""
-
-    other_broker_may_succeed = True
 
 
 class NotSubscribed(BrokerError):

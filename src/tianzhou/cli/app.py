@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tianzhou.cli.command_tree import LOCAL, SERVERS, RootGroup
+from tianzhou.cli.serve import serve
 from tianzhou.cli.shared import terminal
 from tianzhou.cli.shared.parameters import option
 
@@ -70,25 +71,19 @@ def root(
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def up(context: typer.Context) -> None:
     """Start a nameserver and a broker in one process; options: `tianzhou up --help`."""
-    from tianzhou.cli.serve import up as command
-
-    raise typer.Exit(command.main(context.args))
+    raise typer.Exit(serve("up", context.args))
 
 
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def namesrv(context: typer.Context) -> None:
     """Start a nameserver; options: `tianzhou namesrv --help`."""
-    from tianzhou.cli.serve import namesrv as command
-
-    raise typer.Exit(command.main(context.args))
+    raise typer.Exit(serve("namesrv", context.args))
 
 
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def broker(context: typer.Context) -> None:
     """Start a broker; options: `tianzhou broker --help`."""
-    from tianzhou.cli.serve import broker as command
-
-    raise typer.Exit(command.main(context.args))
+    raise typer.Exit(serve("broker", context.args))
 
 
 @app.command(rich_help_panel=SERVERS)

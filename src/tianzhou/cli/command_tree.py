@@ -24,50 +24,39 @@ class CommandSpec(NamedTuple):
     panel: str
 
 
+def _commands(panel: str, **helps: str) -> dict[str, CommandSpec]:
+    return {name: CommandSpec(f"commands.{name}", text, panel) for name, text in helps.items()}
+
+
 COMMAND_GROUPS = {
-    "cluster": CommandSpec(
-        "commands.cluster", "Clusters: list, show, live rates (top), export.", CLUSTER
-    ),
-    "topic": CommandSpec(
-        "commands.topic", "Topics: list, show, create, update, delete, copy.", CLUSTER
-    ),
-    "group": CommandSpec(
-        "commands.group", "Consumer groups: members, lag, subscriptions, settings.", CLUSTER
-    ),
-    "offset": CommandSpec(
-        "commands.offset", "Consumer offsets: show, reset, clone, skip.", CLUSTER
-    ),
-    "message": CommandSpec(
-        "commands.message", "Messages: send, show, query, tail, trace.", CLUSTER
-    ),
-    "dlq": CommandSpec("commands.dlq", "Dead letters: list, resend, export.", CLUSTER),
-    "doctor": CommandSpec(
-        "commands.doctor", "Diagnose a cluster: find common faults and how to fix them.", CLUSTER
-    ),
-    "acl": CommandSpec("commands.acl", "Access control (ACL): accounts and white lists.", CLUSTER),
-    "bench": CommandSpec(
-        "commands.bench", "Measure throughput and latency: send, receive.", CLUSTER
-    ),
-    "pipeline": CommandSpec(
-        "commands.pipeline", "Spark jobs over topics: list, run, status.", CLUSTER
+    **_commands(
+        CLUSTER,
+        cluster="Clusters: list, show, live rates (top), export.",
+        topic="Topics: list, show, create, update, delete, copy.",
+        group="Consumer groups: members, lag, subscriptions, settings.",
+        offset="Consumer offsets: show, reset, clone, skip.",
+        message="Messages: send, show, query, tail, trace.",
+        dlq="Dead letters: list, resend, export.",
+        doctor="Diagnose a cluster: find common faults and how to fix them.",
+        acl="Access control (ACL): accounts and white lists.",
+        bench="Measure throughput and latency: send, receive.",
+        pipeline="Spark jobs over topics: list, run, status.",
     ),
     "mqadmin": CommandSpec("mqadmin.command", "Run a subcommand of RocketMQ's mqadmin.", CLUSTER),
-    "context": CommandSpec("commands.context", "Named clusters: add, use, list, remove.", LOCAL),
-    "tls": CommandSpec("commands.tls", "Certificates for development: init.", LOCAL),
-    "store": CommandSpec("commands.store", "Inspect, verify and repair a store directory.", LOCAL),
+    **_commands(
+        LOCAL,
+        context="Named clusters: add, use, list, remove.",
+        tls="Certificates for development: init.",
+        store="Inspect, verify and repair a store directory.",
+    ),
 }
 SINGLE_COMMANDS = ("doctor", "mqadmin")
 """Commands without subcommands."""
-SERVER_COMMANDS = {
-    "broker": CommandSpec(
-        "commands.broker",
-        "Start a broker, or manage running ones: list, show, config, clean.",
-        SERVERS,
-    ),
-    "namesrv": CommandSpec(
-        "commands.namesrv", "Start a nameserver, or manage running ones: config, kv.", SERVERS
-    ),
-}
+SERVER_COMMANDS = _commands(
+    SERVERS,
+    broker="Start a broker, or manage running ones: list, show, config, clean.",
+    namesrv="Start a nameserver, or manage running ones: config, kv.",
+)
 
 
 class LazyGroup(TyperGroup):

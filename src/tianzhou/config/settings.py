@@ -69,8 +69,12 @@ C = TypeVar("C", bound=Configuration)
 # -- declaring -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class Setting(NamedTuple):
+    """One field of a configuration as its users see it.
+
+    Name, kind and optional are those of the field, known when the class is complete.
+    """
+
     meaning: str
     change: Change
     key: str
@@ -79,6 +83,13 @@ class _Declared:
     maximum: int | None
     size: bool
     secret: bool
+    name: str = ""
+    kind: type[Any] = str
+    optional: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key, *self.aliases)
 
 
 def setting(
@@ -98,7 +109,7 @@ def setting(
     `minimum` and `maximum` bound numbers, `maximum` the characters of a text. A `size` in bytes may
     be written like 64K or 1GiB. The value of a `secret` is never shown.
     """
-    declared = _Declared(meaning, change, key, aliases, minimum, maximum, size, secret)
+    declared = Setting(meaning, change, key, aliases, minimum, maximum, size, secret)
     # What the class declares is a field; what its objects have there is a value of type T.
     return dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
 
@@ -114,29 +125,8 @@ def path_setting(
     default: Callable[[], Path], meaning: str, *, key: str = "", aliases: tuple[str, ...] = ()
 ) -> Path:
     """A path whose default depends on the machine."""
-    declared = _Declared(meaning, Change.LOCAL, key, aliases, None, None, False, False)
-    metadata = {_METADATA_KEY: declared}
-    return dataclasses.field(default_factory=default, metadata=metadata)
-
-
-class Setting(NamedTuple):
-    """One field of a configuration as its users see it."""
-
-    name: str
-    key: str
-    aliases: tuple[str, ...]
-    meaning: str
-    change: Change
-    kind: type[Any]
-    optional: bool
-    minimum: int | None
-    maximum: int | None
-    size: bool
-    secret: bool
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key, *self.aliases)
+    declared = Setting(meaning, Change.LOCAL, key, aliases, None, None, False, False)
+    return dataclasses.field(default_factory=default, metadata={_METADATA_KEY: declared})
 
 
 @cache
@@ -145,22 +135,15 @@ def settings_of(configuration: type[Configuration]) -> tuple[Setting, ...]:
     hints = get_type_hints(configuration)
     found: list[Setting] = []
     for field in dataclasses.fields(configuration):
-        declared: _Declared = field.metadata[_METADATA_KEY]
+        declared: Setting = field.metadata[_METADATA_KEY]
         kinds = get_args(hints[field.name]) or (hints[field.name],)
         (kind,) = [kind for kind in kinds if kind is not NoneType]
         found.append(
-            Setting(
+            declared._replace(
                 name=field.name,
                 key=declared.key or camel_case(field.name),
-                aliases=declared.aliases,
-                meaning=declared.meaning,
-                change=declared.change,
                 kind=kind,
                 optional=NoneType in kinds,
-                minimum=declared.minimum,
-                maximum=declared.maximum,
-                size=declared.size,
-                secret=declared.secret,
             )
         )
     return tuple(found)

@@ -17,7 +17,7 @@ SERVER_COMMANDS = {
 
 def is_admin_command(program: str, arguments: Sequence[str]) -> bool:
     """Whether `tianzhou broker ARGUMENTS` manages running brokers instead of starting one."""
-    return bool(arguments) and arguments[0] in SERVER_COMMANDS[program]
+    return bool(arguments) and arguments[0] in SERVER_COMMANDS.get(program, ())
 
 
 class Arguments(argparse.ArgumentParser):
