@@ -22,9 +22,7 @@ class Acl:
 
     async def versions(self, broker: BrokerRef) -> dict[str, DataVersion]:
         """GET_BROKER_CLUSTER_ACL_INFO: the version of each ACL file."""
-        response = await self._requests.request(
-            broker.address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO
-        )
+        response = await self._requests.request(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         fields = headers.decode(GetBrokerAclConfigResponse, response.fields)
         if fields.all_acl_file_version:
             return bodies.decode(dict[str, DataVersion], fields.all_acl_file_version.encode())
@@ -33,7 +31,7 @@ class Acl:
     async def config(self, broker: BrokerRef) -> AclConfig:
         """GET_BROKER_CLUSTER_ACL_CONFIG: accounts and white list; Apache serves it until 4.9.7."""
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
-        return await self._requests.read(broker.address, AclConfig, code)
+        return await self._requests.read(broker, AclConfig, code)
 
     async def put(self, broker: BrokerRef, account: PlainAccessConfig) -> None:
         """UPDATE_AND_CREATE_ACL_CONFIG; fields that are None stay as they are."""
@@ -47,13 +45,12 @@ class Acl:
             topic_perms=",".join(account.topic_perms) if account.topic_perms else None,
             group_perms=",".join(account.group_perms) if account.group_perms else None,
         )
-        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-        await self._requests.request(broker.address, code, header)
+        await self._requests.request(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete(self, broker: BrokerRef, access_key: str) -> None:
         """DELETE_ACL_CONFIG."""
         header = DeleteAccessConfigRequest(access_key=access_key)
-        await self._requests.request(broker.address, RequestCode.DELETE_ACL_CONFIG, header)
+        await self._requests.request(broker, RequestCode.DELETE_ACL_CONFIG, header)
 
     async def set_white_addresses(
         self, broker: BrokerRef, addresses: str, file: str | None = None
@@ -62,5 +59,4 @@ class Acl:
         header = UpdateGlobalWhiteAddrsRequest(
             global_white_addrs=addresses, acl_file_full_path=file
         )
-        code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
-        await self._requests.request(broker.address, code, header)
+        await self._requests.request(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)

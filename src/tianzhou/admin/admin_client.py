@@ -1,6 +1,5 @@
 """`Admin`: the admin client of a cluster, with one attribute per subject."""
 
-from types import TracebackType
 from typing import Self
 
 from tianzhou.admin.acl import Acl
@@ -43,12 +42,7 @@ class Admin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -26,26 +26,24 @@ class Brokers:
     async def runtime(self, broker: BrokerRef) -> dict[str, str]:
         """GET_BROKER_RUNTIME_INFO: figures by RocketMQ's names."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        return (await self._requests.read(broker.address, KVTable, code)).table
+        return (await self._requests.read(broker, KVTable, code)).table
 
     async def settings(self, broker: BrokerRef) -> dict[str, str]:
         """GET_BROKER_CONFIG."""
-        response = await self._requests.request(broker.address, RequestCode.GET_BROKER_CONFIG)
+        response = await self._requests.request(broker, RequestCode.GET_BROKER_CONFIG)
         return read_settings(response.body, broker.label)
 
     async def change_settings(self, broker: BrokerRef, changes: Mapping[str, str]) -> str | None:
         """UPDATE_BROKER_CONFIG; returns the remark of the broker, such as "after a restart"."""
-        code = RequestCode.UPDATE_BROKER_CONFIG
-        return (
-            await self._requests.request(broker.address, code, body=write_settings(changes))
-        ).remark
+        code, body = RequestCode.UPDATE_BROKER_CONFIG, write_settings(changes)
+        return (await self._requests.request(broker, code, body=body)).remark
 
     async def statistic(self, broker: BrokerRef, name: str, key: str) -> BrokerStatsData | None:
         """VIEW_BROKER_STATS_DATA, such as TOPIC_PUT_NUMS of a topic; None if nothing happened."""
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
         code = RequestCode.VIEW_BROKER_STATS_DATA
         try:
-            return await self._requests.read(broker.address, BrokerStatsData, code, header)
+            return await self._requests.read(broker, BrokerStatsData, code, header)
         except RequestError as e:
             # A statistic that was never counted is reported as a failure.
             if e.code == ResponseCode.SYSTEM_ERROR:
@@ -56,31 +54,21 @@ class Brokers:
         """GET_BROKER_CONSUME_STATS: the progress of every group of a broker."""
         header = GetConsumeStatsInBrokerRequest(is_order=orderly)
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        return await self._requests.read(broker.address, ConsumeStatsList, code, header)
+        return await self._requests.read(broker, ConsumeStatsList, code, header)
 
     async def ha_status(self, broker: BrokerRef) -> HARuntimeInfo:
         """GET_BROKER_HA_STATUS (5.x)."""
-        code = RequestCode.GET_BROKER_HA_STATUS
-        return await self._requests.read(broker.address, HARuntimeInfo, code)
+        return await self._requests.read(broker, HARuntimeInfo, RequestCode.GET_BROKER_HA_STATUS)
 
     async def set_master_flush_offset(self, broker: BrokerRef, log_offset: int) -> None:
         """RESET_MASTER_FLUSH_OFFSET (5.x): the flushed log offset of its master, on a slave."""
         header = ResetMasterFlushOffsetRequest(master_flush_offset=log_offset)
-        await self._requests.request(broker.address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+        await self._requests.request(broker, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
-    # -- cleaning ---------------------------------------------------------------------------------
-
-    async def clean_queues(self, broker: BrokerRef) -> None:
-        """CLEAN_EXPIRED_CONSUMEQUEUE."""
-        await self._requests.request(broker.address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-
-    async def clean_topics(self, broker: BrokerRef) -> None:
-        """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist."""
-        await self._requests.request(broker.address, RequestCode.CLEAN_UNUSED_TOPIC)
-
-    async def clean_log(self, broker: BrokerRef) -> None:
-        """DELETE_EXPIRED_COMMITLOG: delete expired files now, not at the hour of deleteWhen."""
-        await self._requests.request(broker.address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+    async def clean(self, broker: BrokerRef, code: RequestCode) -> None:
+        """CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC (queues of topics that no longer exist) or
+        DELETE_EXPIRED_COMMITLOG: now, not at the hour of deleteWhen."""
+        await self._requests.request(broker, code)
 
 
 def read_settings(body: bytes, whose: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from tianzhou.errors import TianzhouError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 AT_ONCE_MAX = 32
@@ -49,24 +50,41 @@ async def gather(
     brokers: Iterable[BrokerRef], ask: Callable[[BrokerRef], Awaitable[T]]
 ) -> Gathered[T]:
     """Send a request to every broker concurrently. If all fail, the first failure is raised."""
-    gathered: Gathered[T] = Gathered()
-    limit = asyncio.Semaphore(AT_ONCE_MAX)
+    gathered = await gather_any(brokers, ask)
+    if gathered.failures and not gathered.responses:
+        raise next(iter(gathered.failures.values()))
+    return gathered
 
-    async def one(broker: BrokerRef) -> None:
-        async with limit:
-            try:
-                gathered.responses[broker] = await ask(broker)
-            except TianzhouError as e:
-                gathered.failures[broker] = e
+
+async def gather_any(
+    brokers: Iterable[BrokerRef], ask: Callable[[BrokerRef], Awaitable[T]]
+) -> Gathered[T]:
+    """The same where all may fail."""
+
+    async def one(broker: BrokerRef) -> T | TianzhouError:
+        try:
+            return await ask(broker)
+        except TianzhouError as e:
+            return e
 
     asked = list(brokers)
-    async with asyncio.TaskGroup() as tasks:
-        for broker in asked:
-            tasks.create_task(one(broker))
-    if gathered.failures and not gathered.responses:
-        raise next(gathered.failures[broker] for broker in asked)
-    # Responses arrive in any order; they are returned in the order of `brokers`.
-    return Gathered(
-        {broker: gathered.responses[broker] for broker in asked if broker in gathered.responses},
-        {broker: gathered.failures[broker] for broker in asked if broker in gathered.failures},
-    )
+    gathered: Gathered[T] = Gathered()
+    for broker, result in zip(asked, await run_limited(asked, one), strict=True):
+        if isinstance(result, TianzhouError):
+            gathered.failures[broker] = result
+        else:
+            gathered.responses[broker] = result
+    return gathered
+
+
+async def run_limited(
+    items: Iterable[S], action: Callable[[S], Awaitable[T]], at_once: int = AT_ONCE_MAX
+) -> list[T]:
+    """The results of an action for each item, some of them at a time; raises the first failure."""
+    limit = asyncio.Semaphore(at_once)
+
+    async def one(item: S) -> T:
+        async with limit:
+            return await action(item)
+
+    return await asyncio.gather(*map(one, items))

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tianzhou.admin.clusters import Clusters
+from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.groups import Groups
 from tianzhou.errors import TargetError, TianzhouError
@@ -125,8 +125,7 @@ class GroupOverview:
 
 
 async def load_overview(
-    groups: Groups,
-    clusters: Clusters,
+    admin: Admin,
     group: str,
     topic: str | None = None,
     *,
@@ -136,8 +135,9 @@ async def load_overview(
 
     Raises TargetError if no broker has the group.
     """
+    groups = admin.groups
     if brokers is None:
-        brokers = await clusters.brokers(masters=True)
+        brokers = await admin.clusters.brokers(masters=True)
     settings, connections, progress = await asyncio.gather(
         gather(brokers, groups.all_configs),
         gather(brokers, lambda at: groups.connection(at, group)),
@@ -347,6 +347,12 @@ def merge_progress(stats: Iterable[ConsumeStats]) -> dict[MessageQueue, ConsumeO
     return {queue: offsets for each in stats for queue, offsets in each.offsets.items()}
 
 
+def total_lag(stats: Iterable[ConsumeStats]) -> int:
+    """Messages that a group has not consumed yet."""
+    offsets = merge_progress(stats).values()
+    return sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets)
+
+
 def queue_progress(
     offsets: Mapping[MessageQueue, ConsumeOffsets], members: Iterable[Member] = ()
 ) -> tuple[QueueProgress, ...]:
@@ -403,7 +409,7 @@ async def summarize(
         members=len({client.client_id for each in connected for client in each.connections}),
         model=model_name(connected[0].message_model) if connected else None,
         topics=sorted(topic for topic in topics if not topic.startswith(RETRY_TOPIC_PREFIX)),
-        lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
+        lag=total_lag(progress.responses.values()),
         consume_tps=sum(each.consume_tps for each in progress.responses.values()),
         brokers=[at.name for at in brokers],
     )

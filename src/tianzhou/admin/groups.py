@@ -47,15 +47,13 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: every group of a broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         header = GetAllSubscriptionGroupRequest()
-        return (
-            await self._requests.read(broker.address, SubscriptionGroupTable, code, header)
-        ).groups
+        return (await self._requests.read(broker, SubscriptionGroupTable, code, header)).groups
 
     async def put(self, broker: BrokerRef, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         body = bodies.encode(as_change(config), standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._requests.request(broker.address, code, body=body)
+        await self._requests.request(broker, code, body=body)
 
     def _list_request(
         self, configs: list[SubscriptionGroupConfig]
@@ -72,10 +70,10 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
             header = DeleteSubscriptionGroupRequest(
                 group_name=group, remove_offset=offsets_too, clean_offset=offsets_too
             )
-            await self._requests.request(at.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self._requests.request(at, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
             for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
                 await self._requests.request(
-                    at.address,
+                    at,
                     RequestCode.DELETE_TOPIC_IN_BROKER,
                     TopicRequest(topic=prefix + group),
                 )
@@ -85,14 +83,12 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
     async def modes(self, broker: BrokerRef) -> dict[str, dict[str, SetMessageRequestModeBody]]:
         """GET_ALL_MESSAGE_REQUEST_MODE (5.x): by topic, then by group."""
         code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
-        return (await self._requests.read(broker.address, MessageRequestModeTable, code)).modes
+        return (await self._requests.read(broker, MessageRequestModeTable, code)).modes
 
     async def set_mode(self, broker: BrokerRef, mode: SetMessageRequestModeBody) -> None:
         """SET_MESSAGE_REQUEST_MODE (5.x): whether a group pulls or pops a topic."""
         body = bodies.encode(mode, standard=True)
-        await self._requests.request(
-            broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body
-        )
+        await self._requests.request(broker, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -101,7 +97,7 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
         header = ConsumerGroupRequest(consumer_group=group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
-            return await self._requests.read(broker.address, ConsumerConnection, code, header)
+            return await self._requests.read(broker, ConsumerConnection, code, header)
         except RequestError as e:
             if e.code in _NO_MEMBERS:
                 return None
@@ -115,7 +111,7 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return await self._requests.read(broker.address, ConsumerRunningInfo, code, header)
+        return await self._requests.read(broker, ConsumerRunningInfo, code, header)
 
     async def consume_directly(
         self, broker: BrokerRef, group: str, client_id: str, offset_id: str
@@ -125,7 +121,7 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
             consumer_group=group, client_id=client_id, msg_id=offset_id, broker_name=broker.name
         )
         return await self._requests.read(
-            broker.address,
+            broker,
             ConsumeMessageDirectlyResult,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             header,
@@ -140,7 +136,7 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
         """GET_CONSUME_STATS: the offsets of a group on one broker."""
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         code = RequestCode.GET_CONSUME_STATS
-        return await self._requests.read(broker.address, ConsumeStats, code, header)
+        return await self._requests.read(broker, ConsumeStats, code, header)
 
     async def progress(self, group: str, topic: str | None = None) -> Gathered[ConsumeStats]:
         """GET_CONSUME_STATS of every master."""
@@ -152,4 +148,4 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
     async def producers(self, broker: BrokerRef) -> ProducerTableInfo:
         """GET_ALL_PRODUCER_INFO: the producers connected to a broker, by group."""
         code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
-        return await self._requests.read(broker.address, ProducerTableInfo, code, header)
+        return await self._requests.read(broker, ProducerTableInfo, code, header)

@@ -359,7 +359,7 @@ class Messages:
         seen: set[int] = set()
         while True:
             code = RequestCode.QUERY_MESSAGE
-            response = await self._requests.request(at.address, code, header, accept=accept)
+            response = await self._requests.request(at, code, header, accept=accept)
             page = decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
             yield [message for message in page if message.log_offset not in seen]
             if len(page) < header.max_count:

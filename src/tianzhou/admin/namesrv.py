@@ -80,15 +80,15 @@ class Namesrv:
     async def wipe_write_permission(self, address: str, broker_name: str) -> int:
         """WIPE_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
         header = BrokerNameRequest(broker_name=broker_name)
-        response = await self._requests.request(
-            address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header
+        response = await self._requests.read_header(
+            address, WipeWritePermResponse, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header
         )
-        return headers.decode(WipeWritePermResponse, response.fields).wipe_topic_count
+        return response.wipe_topic_count
 
     async def add_write_permission(self, address: str, broker_name: str) -> int:
         """ADD_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
         header = BrokerNameRequest(broker_name=broker_name)
-        response = await self._requests.request(
-            address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header
+        response = await self._requests.read_header(
+            address, AddWritePermResponse, RequestCode.ADD_WRITE_PERM_OF_BROKER, header
         )
-        return headers.decode(AddWritePermResponse, response.fields).add_topic_count
+        return response.add_topic_count

@@ -74,21 +74,21 @@ class Offsets:
     async def end(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_MAX_OFFSET: the offset of the next message."""
         header = GetMaxOffsetRequest(topic=topic, queue_id=queue_id)
-        response = await self._requests.request(broker.address, RequestCode.GET_MAX_OFFSET, header)
-        return headers.decode(OffsetResponse, response.fields).queue_offset
+        return await self._offset(broker, RequestCode.GET_MAX_OFFSET, header)
 
     async def begin(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_MIN_OFFSET: the offset of the oldest message."""
         header = QueueRequest(topic=topic, queue_id=queue_id)
-        response = await self._requests.request(broker.address, RequestCode.GET_MIN_OFFSET, header)
-        return headers.decode(OffsetResponse, response.fields).queue_offset
+        return await self._offset(broker, RequestCode.GET_MIN_OFFSET, header)
 
     async def at_time(self, broker: BrokerRef, topic: str, queue_id: int, time_ms: int) -> int:
         """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at a time or after it."""
         header = SearchOffsetRequest(topic=topic, queue_id=queue_id, timestamp=time_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        response = await self._requests.request(broker.address, code, header)
-        return headers.decode(OffsetResponse, response.fields).queue_offset
+        return await self._offset(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def _offset(self, broker: BrokerRef, code: RequestCode, header: headers.Header) -> int:
+        response = await self._requests.read_header(broker, OffsetResponse, code, header)
+        return response.queue_offset
 
     # -- of consumers ------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Offsets:
         )
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        response = await self._requests.request(broker.address, code, header, accept=accept)
+        response = await self._requests.request(broker, code, header, accept=accept)
         if response.code != ResponseCode.SUCCESS:
             return None
         return headers.decode(OffsetResponse, response.fields).queue_offset
@@ -113,12 +113,12 @@ class Offsets:
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=queue_offset
         )
-        await self._requests.request(broker.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._requests.request(broker, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def all_committed(self, broker: BrokerRef) -> dict[str, dict[int, int]]:
         """GET_ALL_CONSUMER_OFFSET: by "topic@group", then by queue id."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
-        return (await self._requests.read(broker.address, ConsumerOffsetTable, code)).offsets
+        return (await self._requests.read(broker, ConsumerOffsetTable, code)).offsets
 
     async def clone(self, broker: BrokerRef, from_group: str, to_group: str, topic: str) -> None:
         """CLONE_GROUP_OFFSET; on a broker without it the offsets are committed one by one."""
@@ -126,7 +126,7 @@ class Offsets:
             src_group=from_group, dest_group=to_group, topic=topic, offline=True
         )
         try:
-            await self._requests.request(broker.address, RequestCode.CLONE_GROUP_OFFSET, header)
+            await self._requests.request(broker, RequestCode.CLONE_GROUP_OFFSET, header)
         except RequestError as e:
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -220,12 +220,12 @@ class Offsets:
         )
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         language = Language.CPP if goal.for_cpp else Language.PYTHON
-        response = await self._requests.request(broker.address, code, header, language=language)
+        response = await self._requests.request(broker, code, header, language=language)
         return bodies.decode(ResetOffsetBody, response.body or b"{}").offsets
 
     async def _knows_queues(self, broker: BrokerRef) -> bool:
         """Whether the broker can reset one queue: a 4.9 broker would reset all of them."""
-        config = await self._requests.request(broker.address, RequestCode.GET_BROKER_CONFIG)
+        config = await self._requests.request(broker, RequestCode.GET_BROKER_CONFIG)
         return any(sign in config.body for sign in _MOVES_SINGLE_QUEUES)
 
     async def _write(

@@ -4,18 +4,14 @@ RocketMQ reports rates as text: "12.30 11.90 10.01" are the messages per second 
 60 s and 600 s. A figure that a broker does not report is None.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.brokers import Brokers
-from tianzhou.admin.clusters import Clusters
-from tianzhou.admin.fanout import BrokerRef, gather
-from tianzhou.admin.group_overview import merge_progress
-from tianzhou.admin.groups import Groups
+from tianzhou.admin.fanout import BrokerRef, gather, run_limited
+from tianzhou.admin.group_overview import merge_progress, total_lag
 
 AT_ONCE_MAX = 16
 _PUT_STEPS = 13
@@ -70,47 +66,34 @@ class Snapshot:
     warnings: list[str]
 
 
-async def rates_of(brokers: Brokers, at: BrokerRef) -> BrokerRates:
+async def rates_of(admin: Admin, at: BrokerRef) -> BrokerRates:
     """The rates of one broker."""
     started_s = time.perf_counter()
-    runtime = await brokers.runtime(at)
+    runtime = await admin.brokers.runtime(at)
     return read_rates(at, runtime, (time.perf_counter() - started_s) * 1000)
 
 
-async def snapshot(
-    brokers: Brokers,
-    groups: Groups,
-    clusters: Clusters,
-    *,
-    cluster: str | None = None,
-    backlog: bool = True,
-) -> Snapshot:
+async def snapshot(admin: Admin, *, cluster: str | None = None, backlog: bool = True) -> Snapshot:
     """The rates of every broker, and the backlog of every group."""
-    all_brokers = await clusters.brokers(cluster=cluster)
-    gathered = await gather(all_brokers, lambda at: rates_of(brokers, at))
+    brokers = await admin.clusters.brokers(cluster=cluster)
+    gathered = await gather(brokers, lambda at: rates_of(admin, at))
     lags: list[GroupBacklog] = []
     warnings = list(gathered.warnings)
     if backlog:
         masters = [at for at in gathered.responses if at.is_master]
-        tables = await gather(masters, groups.all_configs)
+        tables = await gather(masters, admin.groups.all_configs)
         warnings += tables.warnings
         on: dict[str, list[BrokerRef]] = {}
         for at, table in tables.responses.items():
             for name in table:
                 on.setdefault(name, []).append(at)
-        limit = asyncio.Semaphore(AT_ONCE_MAX)
 
-        async def lag_of(name: str, where: list[BrokerRef]) -> GroupBacklog:
-            async with limit:
-                progress = await gather(where, lambda at: groups.progress_on(at, name))
-            offsets = merge_progress(progress.responses.values()).values()
-            return GroupBacklog(
-                name,
-                sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets),
-                sum(each.consume_tps for each in progress.responses.values()),
-            )
+        async def lag_of(name: str) -> GroupBacklog:
+            progress = await gather(on[name], lambda at: admin.groups.progress_on(at, name))
+            tps = sum(each.consume_tps for each in progress.responses.values())
+            return GroupBacklog(name, total_lag(progress.responses.values()), tps)
 
-        lags = list(await asyncio.gather(*(lag_of(name, where) for name, where in on.items())))
+        lags = await run_limited(on, lag_of, AT_ONCE_MAX)
         lags.sort(key=lambda each: (-each.lag, -each.consume_tps, each.group))
     return Snapshot(list(gathered.responses.values()), lags, warnings)
 

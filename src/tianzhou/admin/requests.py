@@ -7,6 +7,7 @@ tried first from then on. An error response is raised, not retried elsewhere.
 from collections.abc import Collection
 from typing import TypeVar
 
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import AddressError, ConnectError, NotANameserver, RemotingError, RequestError
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.acl import Credentials, sign
@@ -19,6 +20,7 @@ from tianzhou.remoting.tls.contexts import Tls
 TIMEOUT_MS = 5_000
 
 B = TypeVar("B")
+H = TypeVar("H", bound=headers.Header)
 _SUCCESS = (ResponseCode.SUCCESS,)
 
 
@@ -61,7 +63,7 @@ class RequestClient:
 
     async def request(
         self,
-        address: str,
+        server: BrokerRef | str,
         code: RequestCode,
         header: headers.Header | None = None,
         body: bytes = b"",
@@ -70,7 +72,7 @@ class RequestClient:
         timeout_ms: int | None = None,
         language: Language = Language.PYTHON,
     ) -> Command:
-        """The response of the server at an address.
+        """The response of a broker, or of the server at an address.
 
         Raises RequestError for a response code that is not in `accept`, and RemotingError.
         """
@@ -82,6 +84,7 @@ class RequestClient:
         )
         if self._credentials is not None:
             sign(request, self._credentials)
+        address = server if isinstance(server, str) else server.address
         response = await self._client.request(address, request, timeout_ms or self.timeout_ms)
         if response.code not in accept:
             raise RequestError(response.code, response.remark or "refused without a remark")
@@ -113,7 +116,7 @@ class RequestClient:
 
     async def read(
         self,
-        address: str,
+        server: BrokerRef | str,
         body_type: type[B],
         code: RequestCode,
         header: headers.Header | None = None,
@@ -122,8 +125,14 @@ class RequestClient:
         timeout_ms: int | None = None,
     ) -> B:
         """The decoded body of the response. Also raises BodyError."""
-        response = await self.request(address, code, header, body, timeout_ms=timeout_ms)
+        response = await self.request(server, code, header, body, timeout_ms=timeout_ms)
         return bodies.decode(body_type, response.body or b"{}")
+
+    async def read_header(
+        self, server: BrokerRef | str, kind: type[H], code: RequestCode, header: headers.Header
+    ) -> H:
+        """The decoded header of the response. Also raises FieldError."""
+        return headers.decode(kind, (await self.request(server, code, header)).fields)
 
     async def read_namesrv(
         self, body_type: type[B], code: RequestCode, header: headers.Header | None = None

@@ -43,7 +43,7 @@ class SettingsRequests(Generic[C]):
         code, header, body = self._list_request([as_change(each) for each in configs])
         data = bodies.encode(body, standard=True)
         try:
-            await self._requests.request(broker.address, code, header, data)
+            await self._requests.request(broker, code, header, data)
         except RequestError as e:
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise

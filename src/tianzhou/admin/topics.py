@@ -63,7 +63,7 @@ class Topics(SettingsRequests[TopicConfig]):
         names = set((await self._requests.read_namesrv(TopicList, code)).topics)
         brokers = await self._clusters.brokers(masters=True)
         ask = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-        gathered = await gather(brokers, lambda at: self._requests.read(at.address, TopicList, ask))
+        gathered = await gather(brokers, lambda at: self._requests.read(at, TopicList, ask))
         return sorted(names.union(*(each.topics for each in gathered.responses.values())))
 
     # -- routes ------------------------------------------------------------------------------------
@@ -117,14 +117,14 @@ class Topics(SettingsRequests[TopicConfig]):
         """GET_ALL_TOPIC_CONFIG: every topic of a broker."""
         # Without fields a broker of any release responds with all topics at once.
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
-        return (await self._requests.read(broker.address, TopicConfigTable, code, header)).topics
+        return (await self._requests.read(broker, TopicConfigTable, code, header)).topics
 
     async def config(self, broker: BrokerRef, name: str) -> TopicConfig | None:
         """GET_TOPIC_CONFIG; from the whole table on a broker older than 5.0."""
         header = TopicRequest(topic=name)
         code = RequestCode.GET_TOPIC_CONFIG
         try:
-            return await self._requests.read(broker.address, TopicConfigAndMapping, code, header)
+            return await self._requests.read(broker, TopicConfigAndMapping, code, header)
         except RequestError as e:
             if e.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
@@ -155,7 +155,7 @@ class Topics(SettingsRequests[TopicConfig]):
             if attributes
             else None,
         )
-        await self._requests.request(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._requests.request(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     def _list_request(
         self, configs: list[TopicConfig]
@@ -169,7 +169,7 @@ class Topics(SettingsRequests[TopicConfig]):
 
         async def delete_in_broker(at: BrokerRef) -> None:
             header = TopicRequest(topic=topic)
-            await self._requests.request(at.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+            await self._requests.request(at, RequestCode.DELETE_TOPIC_IN_BROKER, header)
 
         gathered = await gather(asked, delete_in_broker)
         for cluster in {at.cluster for at in gathered.responses}:
@@ -188,7 +188,7 @@ class Topics(SettingsRequests[TopicConfig]):
         """GET_TOPIC_STATS_INFO: the offsets of each queue."""
         header = TopicRequest(topic=topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
-        return await self._requests.read(broker.address, TopicStatsTable, code, header)
+        return await self._requests.read(broker, TopicStatsTable, code, header)
 
     async def groups(self, topic: str, through: str | None = None) -> list[str]:
         """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic."""
@@ -196,7 +196,7 @@ class Topics(SettingsRequests[TopicConfig]):
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         gathered = await gather(
             await self.brokers(topic, through),
-            lambda at: self._requests.read(at.address, GroupList, code, header),
+            lambda at: self._requests.read(at, GroupList, code, header),
         )
         return sorted({group for each in gathered.responses.values() for group in each.groups})
 

@@ -14,7 +14,7 @@ from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.presence import Presence
-from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerRef, Gathered, gather
+from tianzhou.admin.fanout import BrokerRef, gather, gather_any, run_limited
 from tianzhou.admin.group_overview import GroupOverview, Member, QueueProgress, load_overview
 from tianzhou.admin.rates import disk_ratio
 from tianzhou.admin.topics import extents
@@ -71,7 +71,7 @@ async def examine(
         return findings
     brokers = choose(info)
     findings += check_masters(info)
-    vitals = await _ask_brokers(admin, brokers)
+    vitals = await gather_any(brokers, lambda at: _ask_broker(admin, at))
     namesrv_hosts = [parse_address(each)[0] for each in admin.requests.namesrvs]
     findings += check_addresses(brokers, vitals.failures, namesrv_hosts)
     for at in (each for each in brokers if each in vitals.responses):
@@ -151,21 +151,10 @@ def check_masters(info: ClusterInfo) -> list[Finding]:
     ]
 
 
-async def _ask_brokers(admin: Admin, brokers: Sequence[BrokerRef]) -> Gathered[BrokerState]:
-    gathered: Gathered[BrokerState] = Gathered()
-
-    async def ask(at: BrokerRef) -> None:
-        try:
-            runtime = await admin.brokers.runtime(at)
-            asked_ms = wall_ms()
-            gathered.responses[at] = BrokerState(
-                runtime, await admin.brokers.settings(at), asked_ms
-            )
-        except TianzhouError as e:
-            gathered.failures[at] = e
-
-    await asyncio.gather(*(ask(at) for at in brokers))
-    return gathered
+async def _ask_broker(admin: Admin, at: BrokerRef) -> BrokerState:
+    runtime = await admin.brokers.runtime(at)
+    asked_ms = wall_ms()
+    return BrokerState(runtime, await admin.brokers.settings(at), asked_ms)
 
 
 def check_addresses(
@@ -306,17 +295,14 @@ async def _check_groups(
 
 
 async def _overviews(admin: Admin, names: Sequence[str]) -> dict[str, GroupOverview]:
-    limit = asyncio.Semaphore(AT_ONCE_MAX)
-
     async def one(name: str) -> GroupOverview | None:
-        async with limit:
-            try:
-                return await load_overview(admin.groups, admin.clusters, name)
-            except TianzhouError:
-                # The group may be deleted meanwhile; brokers that are down are found elsewhere.
-                return None
+        try:
+            return await load_overview(admin, name)
+        except TianzhouError:
+            # The group may be deleted meanwhile; brokers that are down are found elsewhere.
+            return None
 
-    found = zip(names, await asyncio.gather(*map(one, names)), strict=True)
+    found = zip(names, await run_limited(names, one), strict=True)
     return {name: each for name, each in found if each is not None}
 
 

@@ -38,6 +38,7 @@ from tianzhou.cli.shared.output import (
 )
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import TargetError
+from tianzhou.protocol.codes import RequestCode
 
 app = typer.Typer(name="broker", no_args_is_help=True, help="Manage running brokers.")
 
@@ -55,6 +56,13 @@ class CleanTarget(StrEnum):
     TOPICS = "topics"
 
 
+_CLEANING = {
+    CleanTarget.LOG: ("delete expired log files", RequestCode.DELETE_EXPIRED_COMMITLOG),
+    CleanTarget.QUEUES: ("delete expired queue files", RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
+    CleanTarget.TOPICS: ("delete queues of deleted topics", RequestCode.CLEAN_UNUSED_TOPIC),
+}
+
+
 @command(
     app, "list", reads=True, watches=True,
     examples=["tianzhou broker list", "tianzhou broker list --watch"],
@@ -62,7 +70,7 @@ class CleanTarget(StrEnum):
 async def list_brokers(session: Session, cluster: ClusterOption = None) -> CommandResult:
     """List the brokers: address, version, and whether they respond."""
     brokers = await session.admin.clusters.brokers(cluster=cluster)
-    gathered = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
+    gathered = await gather(brokers, lambda at: rates_of(session.admin, at))
     data = [
         {
             "cluster": at.cluster, "broker": at.name, "id": at.broker_id, "address": at.address,
@@ -90,7 +98,7 @@ async def show_broker(session: Session, broker: Broker) -> CommandResult:
     """Show the state of a broker: rates, latency, waiting requests, disk, log range."""
     brokers = await resolve_brokers(session, broker)
     gathered = await gather(brokers, session.admin.brokers.runtime)
-    rates = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
+    rates = await gather(brokers, lambda at: rates_of(session.admin, at))
     data = [asdict(each) for each in rates.responses.values()]
     sections = [
         key_values(
@@ -295,15 +303,11 @@ async def clean(
     where: Where = EVERYWHERE,
 ) -> None:
     """Clean now what brokers clean periodically."""
-    brokers, requests = await where.masters(session), session.admin.brokers
-    action, ask = {
-        CleanTarget.LOG: ("delete expired log files", requests.clean_log),
-        CleanTarget.QUEUES: ("delete expired queue files", requests.clean_queues),
-        CleanTarget.TOPICS: ("delete queues of deleted topics", requests.clean_topics),
-    }[what]
+    brokers = await where.masters(session)
+    action, code = _CLEANING[what]
     if not session.confirm(f"{action} on {', '.join(at.name for at in brokers)}"):
         return
-    done = await gather(brokers, ask)
+    done = await gather(brokers, lambda at: session.admin.brokers.clean(at, code))
     session.warn_all(done.warnings)
     session.print(f"{', '.join(at.name for at in done.responses)}: requested to {action}")
 

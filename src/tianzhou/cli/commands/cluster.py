@@ -74,10 +74,7 @@ async def list_clusters(session: Session) -> CommandResult:
 )  # fmt: skip
 async def show_cluster(session: Session, cluster: ClusterOption = None) -> CommandResult:
     """Show each broker: version, rates, totals of today, disk usage, uptime."""
-    admin = session.admin
-    result = await snapshot(
-        admin.brokers, admin.groups, admin.clusters, cluster=cluster, backlog=False
-    )
+    result = await snapshot(session.admin, cluster=cluster, backlog=False)
     names = dict.fromkeys(each.cluster for each in result.brokers)
     sections = [
         _cluster_table(
@@ -116,8 +113,7 @@ async def top(
     Latency (p99, max) is of messages stored since the last refresh, in buckets of 0, 10, 50, 100 ms
     and so on; the first refresh, and --once, show the figures of the broker itself.
     """
-    admin = session.admin
-    result = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
+    result = await snapshot(session.admin, cluster=cluster)
     latency = session.state_of(StoreLatencyWindow)
     since = "the last refresh" if latency.has_previous else "the broker start"
     result = replace(result, brokers=latency.update(result.brokers))

@@ -123,7 +123,7 @@ async def show_group(
     if through is not None:
         on = {at.name for at in await admin.topics.brokers(topic or "", through)}
         brokers = [at for at in brokers if at.name in on]
-    overview = await load_overview(admin.groups, admin.clusters, group, topic, brokers=brokers)
+    overview = await load_overview(admin, group, topic, brokers=brokers)
     conflicts = [
         f"members have different subscriptions to {each.describe()}" for each in overview.conflicts
     ]
