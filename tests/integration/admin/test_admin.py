@@ -24,8 +24,8 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.headers.clients import GetProducerConnectionListRequest
 from tianzhou.protocol.headers.offsets import (
-    GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
+    QueueRequest,
 )
 from tianzhou.protocol.records.message_id import decode_offset_id, encode_offset_id
 from tianzhou.testing import Cluster
@@ -39,7 +39,7 @@ async def administered() -> AsyncGenerator[tuple[Cluster, Admin, BrokerRef]]:
 
 
 async def earliest_time_ms(admin: Admin, broker: BrokerRef, queue_id: int) -> int:
-    header = GetEarliestMsgStoretimeRequest(topic="orders", queue_id=queue_id)
+    header = QueueRequest(topic="orders", queue_id=queue_id)
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     response = await admin.requests.request(broker.address, code, header)
     return headers.decode(GetEarliestMsgStoretimeResponse, response.fields).timestamp
