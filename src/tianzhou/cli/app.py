@@ -15,7 +15,7 @@ import typer
 from tianzhou.cli.command_tree import LOCAL, SERVERS, RootGroup
 from tianzhou.cli.serve import serve
 from tianzhou.cli.shared import terminal
-from tianzhou.cli.shared.parameters import option
+from tianzhou.cli.shared.parameters import AsJson, option
 
 app = typer.Typer(
     cls=RootGroup,
@@ -112,9 +112,7 @@ def completion(
 
 
 @app.command(rich_help_panel=LOCAL)
-def version(
-    as_json: Annotated[bool, option("--json", "Print JSON.")] = False,
-) -> None:
+def version(as_json: AsJson = False) -> None:
     """Show the version, Python's version, and whether the compiled kernel is in use."""
     import json
     import platform

@@ -12,9 +12,8 @@ from tianzhou.config.settings import (
     Change,
     Given,
     Loaded,
-    Setting,
     render_properties,
-    settings_of,
+    settings_by_key,
     update,
 )
 from tianzhou.errors import ConfigError
@@ -32,28 +31,22 @@ class Update(NamedTuple, Generic[C]):
 
     def pending(self) -> list[str]:
         """The keys whose new values take effect after a restart."""
-        by_key = self._by_key()
+        by_key = settings_by_key(type(self.loaded.config))
         return [key for key in self.pairs if by_key[key].change is Change.RESTART]
 
     def log(self, by: str) -> None:
         """One line for each key of the request."""
-        by_key, pending = self._by_key(), set(self.pending())
+        by_key, pending = settings_by_key(type(self.loaded.config)), set(self.pending())
         unknown = [key for key in self.keys if key not in self.pairs]
         for key in unknown[:_UNKNOWN_LOGGED_MAX]:
             log.warning("setting %s: unknown, left out, by %s", key, by)
         if len(unknown) > _UNKNOWN_LOGGED_MAX:
             more = len(unknown) - _UNKNOWN_LOGGED_MAX
             log.warning("%d more settings are unknown and left out, by %s", more, by)
-        for key in self.keys:
-            if key not in self.pairs:
-                continue
-            value = "(hidden)" if by_key[key].secret else self.pairs[key]
+        for key, value in self.pairs.items():
+            shown = "(hidden)" if by_key[key].secret else value
             when = ", in effect after a restart" if key in pending else ""
-            log.info("setting %s: %s%s, by %s", key, value, when, by)
-
-    def _by_key(self) -> dict[str, Setting]:
-        settings = settings_of(type(self.loaded.config))
-        return {key: each for each in settings for key in each.keys}
+            log.info("setting %s: %s%s, by %s", key, shown, when, by)
 
 
 _UNKNOWN_LOGGED_MAX = 20

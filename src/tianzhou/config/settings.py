@@ -149,6 +149,11 @@ def settings_of(configuration: type[Configuration]) -> tuple[Setting, ...]:
     return tuple(found)
 
 
+def settings_by_key(configuration: type[Configuration]) -> dict[str, Setting]:
+    """The settings of a configuration class by each of their keys."""
+    return {key: declared for declared in settings_of(configuration) for key in declared.keys}
+
+
 def camel_case(name: str) -> str:
     """`listen_port` as RocketMQ writes it: `listenPort`."""
     head, *tail = name.split("_")
@@ -284,11 +289,7 @@ def from_environment(
     configuration: type[Configuration], environ: Mapping[str, str], prefix: str
 ) -> list[Given]:
     """What environment variables that start with `prefix` give."""
-    keys = {
-        environment_name(prefix, key): key
-        for declared in settings_of(configuration)
-        for key in declared.keys
-    }
+    keys = {environment_name(prefix, key): key for key in settings_by_key(configuration)}
     return [
         Given(keys.get(name, name), text, f"environment {name}")
         for name, text in sorted(environ.items())
@@ -324,7 +325,7 @@ def load(
     that cannot be what the setting expects.
     """
     ignored = ignored or {}
-    by_key = {key: declared for declared in settings_of(configuration) for key in declared.keys}
+    by_key = settings_by_key(configuration)
     values: dict[str, Any] = {}
     origins = {declared.name: DEFAULT_ORIGIN for declared in settings_of(configuration)}
     others: dict[str, str] = {}
@@ -376,8 +377,7 @@ def update(
     that the server checks who sends requests. Raises ConfigError, and changes nothing, if a value
     is wrong, and SettingRefused if no such request may change a setting.
     """
-    configuration = type(loaded.config)
-    by_key = {key: declared for declared in settings_of(configuration) for key in declared.keys}
+    by_key = settings_by_key(type(loaded.config))
     values: dict[str, Any] = {}
     origins = dict(loaded.origins)
     pairs: dict[str, str] = {}

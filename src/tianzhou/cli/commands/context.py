@@ -1,8 +1,9 @@
 """`tianzhou context`: named clusters, used in place of nameserver addresses."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -17,39 +18,37 @@ from tianzhou.cli.shared.context_file import (
     save_contexts,
 )
 from tianzhou.cli.shared.output import console, table
-from tianzhou.cli.shared.parameters import argument, option
-from tianzhou.cli.shared.terminal import OK, USAGE_ERROR, print_error, print_line
+from tianzhou.cli.shared.parameters import AsJson, DryRun, Yes, argument, option
+from tianzhou.cli.shared.terminal import FAILED, OK, USAGE_ERROR, print_error, print_line
 from tianzhou.errors import AddressError, ConfigError
 from tianzhou.remoting.address import parse_addresses
 
 app = typer.Typer(name="context", no_args_is_help=True, help="Named clusters.")
 
+T = TypeVar("T")
 Name = Annotated[str, argument("NAME", "Name of the context.")]
 
 
-def _change(command: str, contexts: Contexts, done: str) -> None:
+def _or_exit(command: str, exit_code: int, action: Callable[[], T]) -> T:
+    """The result of an action; an error is one line, and ends the command."""
     try:
-        save_contexts(contexts_path(), contexts)
-    except ConfigError as e:
+        return action()
+    except (ConfigError, AddressError) as e:
         print_error(command, e)
-        raise typer.Exit(1) from e
-    print_line(done)
+        raise typer.Exit(exit_code) from e
 
 
 def _load(command: str) -> Contexts:
-    try:
-        return load_contexts(contexts_path())
-    except ConfigError as e:
-        print_error(command, e)
-        raise typer.Exit(USAGE_ERROR) from e
+    return _or_exit(command, USAGE_ERROR, lambda: load_contexts(contexts_path()))
 
 
-def _check(command: str, contexts: Contexts, name: str) -> Context:
-    try:
-        return find_context(contexts, name)
-    except ConfigError as e:
-        print_error(command, e)
-        raise typer.Exit(1) from e
+def _find(command: str, contexts: Contexts, name: str) -> Context:
+    return _or_exit(command, FAILED, lambda: find_context(contexts, name))
+
+
+def _save(command: str, contexts: Contexts, done: str) -> None:
+    _or_exit(command, FAILED, lambda: save_contexts(contexts_path(), contexts))
+    print_line(done)
 
 
 @app.command("add", cls=CommandWithExamples)
@@ -79,60 +78,48 @@ def add(
     """Add or replace a context: tianzhou context add prod -n ns1:9876 --use."""
     command = "tianzhou context add"
     contexts = _load(command)
-    try:
+
+    def checked() -> Context:
         parse_addresses(namesrv)
-    except AddressError as e:
-        print_error(command, e)
-        raise typer.Exit(USAGE_ERROR) from e
-    if (access_key is None) != (secret_key is None):
-        print_error(command, "an account needs both --access-key and --secret-key")
-        raise typer.Exit(USAGE_ERROR)
-    tls_files = [_absolute(command, path) for path in (tls_ca, tls_cert, tls_key)]
-    if tls_key is not None and tls_cert is None:
-        print_error(command, "--tls-key needs --tls-cert")
-        raise typer.Exit(USAGE_ERROR)
-    context = Context(
-        namesrv=namesrv,
-        access_key=access_key,
-        secret_key=secret_key,
-        tls=tls or any(tls_files),
-        tls_ca=tls_files[0],
-        tls_cert=tls_files[1],
-        tls_key=tls_files[2],
-    )
+        if (access_key is None) != (secret_key is None):
+            raise ConfigError("an account needs both --access-key and --secret-key")
+        ca, cert, key = map(_absolute, (tls_ca, tls_cert, tls_key))
+        if key is not None and cert is None:
+            raise ConfigError("--tls-key needs --tls-cert")
+        return Context(
+            namesrv=namesrv, access_key=access_key, secret_key=secret_key,
+            tls=tls or bool(ca or cert or key), tls_ca=ca, tls_cert=cert, tls_key=key,
+        )  # fmt: skip
+
+    context = _or_exit(command, USAGE_ERROR, checked)
     chosen = name if use or not contexts.contexts else contexts.current
     changed = Contexts(current=chosen, contexts=contexts.contexts | {name: context})
     in_use = "; now current" if chosen == name else f"; switch with `tianzhou context use {name}`"
-    _change(command, changed, f"context {name}: {namesrv}{in_use}")
+    _save(command, changed, f"context {name}: {namesrv}{in_use}")
 
 
-def _absolute(command: str, path: Path | None) -> str | None:
+def _absolute(path: Path | None) -> str | None:
     if path is not None and not path.is_file():
-        print_error(command, f"{path}: no such file")
-        raise typer.Exit(USAGE_ERROR)
+        raise ConfigError(f"{path}: no such file")
     return None if path is None else str(path.absolute())
 
 
 @app.command("use", cls=CommandWithExamples)
 def use(name: Name) -> None:
     """Make a context current: used where neither --namesrv nor NAMESRV_ADDR is given."""
-    contexts = _load("tianzhou context use")
-    context = _check("tianzhou context use", contexts, name)
+    command = "tianzhou context use"
+    contexts = _load(command)
+    context = _find(command, contexts, name)
     changed = Contexts(current=name, contexts=contexts.contexts)
-    _change("tianzhou context use", changed, f"context {name}: now current, {context.namesrv}")
+    _save(command, changed, f"context {name}: now current, {context.namesrv}")
 
 
 @app.command("remove", cls=CommandWithExamples)
-def remove(
-    name: Name,
-    yes: Annotated[bool, option("--yes, -y", "Skip the confirmation.")] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", "Print what would be done, change nothing.")
-    ] = False,
-) -> None:
+def remove(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Remove a context."""
-    contexts = _load("tianzhou context remove")
-    _check("tianzhou context remove", contexts, name)
+    command = "tianzhou context remove"
+    contexts = _load(command)
+    _find(command, contexts, name)
     if dry_run:
         print_line(f"would remove context {name}; nothing was changed")
         raise typer.Exit(OK)
@@ -140,17 +127,11 @@ def remove(
         typer.confirm(f"Remove context {name}?", abort=True, err=True)
     rest = {key: value for key, value in contexts.contexts.items() if key != name}
     current = None if contexts.current == name else contexts.current
-    _change(
-        "tianzhou context remove",
-        Contexts(current=current, contexts=rest),
-        f"context {name}: removed",
-    )
+    _save(command, Contexts(current=current, contexts=rest), f"context {name}: removed")
 
 
 @app.command("list", cls=CommandWithExamples)
-def list_contexts(
-    as_json: Annotated[bool, option("--json", "Print JSON.")] = False,
-) -> None:
+def list_contexts(as_json: AsJson = False) -> None:
     """List the contexts; * marks the current one."""
     contexts = _load("tianzhou context list")
     if as_json:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tianzhou.cli.shared.output import bar_width, console, table_of
-from tianzhou.cli.shared.parameters import argument, option
+from tianzhou.cli.shared.parameters import AsJson, DryRun, Yes, argument, option
 from tianzhou.errors import StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.store.message_store import MessageStore
@@ -30,9 +30,6 @@ from tianzhou.store.offline.verify import verify as verify_store
 app = typer.Typer(no_args_is_help=True, help="Inspect, verify and repair a store directory.")
 
 Directory = Annotated[Path, argument("DIR", "storePathRootDir of a broker.")]
-AsJson = Annotated[bool, option("--json", "Print JSON.")]
-DryRun = Annotated[bool, option("--dry-run", "Print what would be done, change nothing.")]
-Yes = Annotated[bool, option("--yes, -y", "Skip the confirmation.")]
 
 _out = Console(soft_wrap=True)
 _err = Console(stderr=True, soft_wrap=True)

@@ -4,7 +4,7 @@ broker: Annotated[str | None, option("--broker, -b NAME", "Only this broker.")] 
 topic: Annotated[str, argument("TOPIC", "The topic.")]
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,3 +18,8 @@ def option(flags: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - what ty
 def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - what typer.Argument accepts
     """An argument: its name and its help."""
     return typer.Argument(metavar=metavar, help=text, **more)
+
+
+AsJson = Annotated[bool, option("--json", "Print JSON.")]
+DryRun = Annotated[bool, option("--dry-run", "Print what would be done, change nothing.")]
+Yes = Annotated[bool, option("--yes, -y", "Skip the confirmation.")]
