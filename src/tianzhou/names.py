@@ -51,6 +51,17 @@ def reply_topic(cluster: str) -> str:
 # -- groups ------------------------------------------------------------------------------------
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_INTERNAL_GROUPS = frozenset((
+    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER",
+    "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP",
+    "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
+    "CID_SYS_RMQ_TRANS", "CID_DefaultHeartBeatSyncerTopic",
+))  # fmt: skip
+
+
+def is_internal_group(group: str) -> bool:
+    """Whether a group belongs to RocketMQ's own brokers and tools, so that tools hide it."""
+    return group in _INTERNAL_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 # -- nameserver --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Migration tools read these documents, so their names and layout are RocketMQ's.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,13 @@ import msgspec
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import first_number
-from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    HALF_TOPIC,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    is_internal_group,
+)
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.stats import BrokerStatsData
 from tianzhou.protocol.bodies.topics import TopicConfig
@@ -53,12 +59,7 @@ class Tables:
     groups: dict[str, SubscriptionGroupConfig]
 
 
-async def tables_of(
-    admin: Admin,
-    at: BrokerRef,
-    system_topics: Iterable[str],
-    is_system_group: Callable[[str], bool],
-) -> Tables:
+async def tables_of(admin: Admin, at: BrokerRef, system_topics: Iterable[str]) -> Tables:
     """Topics of one broker, retry and dead-letter topics included, and groups."""
     topics, groups = await asyncio.gather(
         admin.topics.all_configs(at), admin.groups.all_configs(at)
@@ -66,7 +67,7 @@ async def tables_of(
     hidden = set(system_topics)
     return Tables(
         {name: topic for name, topic in sorted(topics.items()) if name not in hidden},
-        {name: group for name, group in sorted(groups.items()) if not is_system_group(name)},
+        {name: group for name, group in sorted(groups.items()) if not is_internal_group(name)},
     )
 
 
@@ -74,16 +75,11 @@ async def tables_of(
 
 
 async def metadata(
-    admin: Admin,
-    brokers: Sequence[BrokerRef],
-    is_system_group: Callable[[str], bool],
-    *,
-    special: bool,
-    now_ms: int,
+    admin: Admin, brokers: Sequence[BrokerRef], *, special: bool, now_ms: int
 ) -> Exported:
     """Topics and groups of brokers; with `special` also retry and dead-letter topics."""
     hidden = await admin.topics.system_names()
-    gathered = await gather(brokers, lambda at: tables_of(admin, at, hidden, is_system_group))
+    gathered = await gather(brokers, lambda at: tables_of(admin, at, hidden))
     return Exported(
         add_up(gathered.responses.values(), special=special, now_ms=now_ms), gathered.warnings
     )
@@ -146,13 +142,11 @@ def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
 # -- metrics ---------------------------------------------------------------------------------------
 
 
-async def metrics(
-    admin: Admin, brokers: Sequence[BrokerRef], is_system_group: Callable[[str], bool]
-) -> Exported:
+async def metrics(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
     """Rates, totals and clients of the masters."""
     masters = [at for at in brokers if at.is_master]
     hidden = await admin.topics.system_names()
-    gathered = await gather(masters, lambda at: _report(admin, at, hidden, is_system_group))
+    gathered = await gather(masters, lambda at: _report(admin, at, hidden))
     return Exported(
         summed({at.name: each for at, each in gathered.responses.items()}), gathered.warnings
     )
@@ -172,14 +166,12 @@ def summed(reports: Mapping[str, Document]) -> Document:
     }
 
 
-async def _report(
-    admin: Admin, at: BrokerRef, hidden: Iterable[str], is_system_group: Callable[[str], bool]
-) -> Document:
+async def _report(admin: Admin, at: BrokerRef, hidden: Iterable[str]) -> Document:
     statistic = admin.brokers.statistic
     runtime, settings, tables, halves, delayed = await asyncio.gather(
         admin.brokers.runtime(at),
         admin.brokers.settings(at),
-        tables_of(admin, at, hidden, is_system_group),
+        tables_of(admin, at, hidden),
         statistic(at, "TOPIC_PUT_NUMS", HALF_TOPIC),
         statistic(at, "TOPIC_PUT_NUMS", SCHEDULE_TOPIC),
     )

@@ -18,8 +18,6 @@ from tianzhou.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
     ConsumerRunningInfo,
-    PopProcessQueueInfo,
-    ProcessQueueInfo,
 )
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import MessageQueue
@@ -226,25 +224,20 @@ def _member(
     )
     if info is None:
         return member
-    held: dict[MessageQueue, HeldQueue] = {
-        queue: _popped(each) for queue, each in (info.pop_queues or {}).items()
+    # A pop consumer has no offset; it pops more when messages are acknowledged.
+    held = {
+        queue: HeldQueue(each.wait_ack_count, each.last_pop_timestamp)
+        for queue, each in (info.pop_queues or {}).items()
+    } | {
+        queue: HeldQueue(each.commit_offset, each.last_consume_timestamp, in_order=each.locked)
+        for queue, each in info.queues.items()
     }
-    held |= {queue: _pulled(each) for queue, each in info.queues.items()}
     return replace(
         member,
         subscriptions=filters_of(info.subscriptions),
         queues=held,
         consume_ms={topic: each.consume_ms for topic, each in info.statuses.items()},
     )
-
-
-def _pulled(info: ProcessQueueInfo) -> HeldQueue:
-    return HeldQueue(info.commit_offset, info.last_consume_timestamp, in_order=info.locked)
-
-
-def _popped(info: PopProcessQueueInfo) -> HeldQueue:
-    # A pop consumer has no offset; it pops more when messages are acknowledged.
-    return HeldQueue(info.wait_ack_count, info.last_pop_timestamp)
 
 
 # -- evaluating the responses ---------------------------------------------------------------------
@@ -287,12 +280,9 @@ def subscriptions_of(
 
 def conflicts(members: Iterable[Member]) -> tuple[SubscriptionConflict, ...]:
     """Conflicts between members that reported their subscriptions."""
-    known = {
-        member.client_id: member.subscriptions
-        for member in members
-        if member.subscriptions is not None
-    }
-    return _compare(known)
+    return _compare(
+        {each.client_id: each.subscriptions for each in members if each.subscriptions is not None}
+    )
 
 
 def reported_conflicts(
@@ -310,12 +300,7 @@ def reported_conflicts(
                 names = by_filter.setdefault(what or NOT_SUBSCRIBED, [])
                 if client_id and client_id not in names:
                     names.append(client_id)
-    return tuple(
-        SubscriptionConflict(
-            topic, {what: tuple(names) for what, names in sorted(by_filter.items())}
-        )
-        for topic, by_filter in sorted(sides.items())
-    )
+    return tuple(_conflict(topic, by_filter) for topic, by_filter in sorted(sides.items()))
 
 
 def broker_conflicts(
@@ -337,9 +322,14 @@ def _compare(known: Mapping[str, Mapping[str, str]]) -> tuple[SubscriptionConfli
         for name, filters in known.items():
             sides.setdefault(filters.get(topic, NOT_SUBSCRIBED), []).append(name)
         if len(sides) > 1:
-            by_filter = {what: tuple(names) for what, names in sorted(sides.items())}
-            found.append(SubscriptionConflict(topic, by_filter))
+            found.append(_conflict(topic, sides))
     return tuple(found)
+
+
+def _conflict(topic: str, sides: Mapping[str, Iterable[str]]) -> SubscriptionConflict:
+    return SubscriptionConflict(
+        topic, {what: tuple(names) for what, names in sorted(sides.items())}
+    )
 
 
 def merge_progress(stats: Iterable[ConsumeStats]) -> dict[MessageQueue, ConsumeOffsets]:

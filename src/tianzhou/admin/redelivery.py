@@ -77,16 +77,8 @@ async def traced_sender(settings: "ClientSettings") -> AsyncGenerator[Send]:
         yield send
 
 
-async def resend(
-    admin: Admin,
-    message_id: str,
-    topic: str | None = None,
-    *,
-    through: str | None = None,
-    broker: str | None = None,
-) -> Sent:
+async def resend(admin: Admin, message: StoredMessage) -> Sent:
     """Send a stored message to its topic again, with the same body, properties and id."""
-    message = await admin.messages.by_any_id(message_id, topic, through=through, broker=broker)
     return await admin.messages.send(
         _copy(message, message.topic, message.properties), message_id=id_of(message)
     )
@@ -108,14 +100,6 @@ def _copy(message: StoredMessage, topic: str, all_properties: dict[str, str]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerClient:
-    """One consumer of a group."""
-
-    group: str
-    client_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class PushResult:
     """The result that a consumer reported for a pushed message."""
 
@@ -127,17 +111,9 @@ class PushResult:
 
 
 async def push_message(
-    admin: Admin,
-    consumer: ConsumerClient,
-    message_id: str,
-    topic: str | None = None,
-    *,
-    through: str | None = None,
-    broker: str | None = None,
+    admin: Admin, group: str, client_id: str, message: StoredMessage, through: str | None = None
 ) -> PushResult:
     """Have one consumer process a message now; offsets do not move. Raises TargetError."""
-    group, client_id = consumer.group, consumer.client_id
-    message = await admin.messages.by_any_id(message_id, topic, through=through, broker=broker)
     at = await _broker_of(admin, message, through)
     info = await admin.groups.running_info(at, group, client_id)
     if info.properties.get("PROP_CONSUME_TYPE") != "CONSUME_PASSIVELY":

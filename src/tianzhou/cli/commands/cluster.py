@@ -22,7 +22,7 @@ from tianzhou.admin.rates import BrokerRates, snapshot
 from tianzhou.admin.store_latency import StoreLatencyWindow
 from tianzhou.cli.commands.doctor import BrokerHistory, ExpectOption, WaitOption
 from tianzhou.cli.shared.command import Session, command, print_json
-from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, is_system_group, masters
+from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, masters
 from tianzhou.cli.shared.output import (
     CommandResult,
     format_duration,
@@ -35,6 +35,7 @@ from tianzhou.cli.shared.output import (
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.config.files import replace_file
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
+from tianzhou.names import is_internal_group
 from tianzhou.protocol.bodies.route import ClusterInfo
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def top(
     latency = session.state_of(StoreLatencyWindow)
     since = "the last refresh" if latency.has_previous else "the broker start"
     result = replace(result, brokers=latency.update(result.brokers))
-    groups = [each for each in result.groups if not is_system_group(each.group) or each.lag]
+    groups = [each for each in result.groups if not is_internal_group(each.group) or each.lag]
     in_tps = sum(each.in_tps or 0 for each in result.brokers)
     out_tps = sum(each.out_tps or 0 for each in result.brokers)
     lag = sum(each.lag for each in result.groups)
@@ -325,13 +326,11 @@ async def export_cluster(
     brokers = await admin.clusters.brokers(cluster=cluster, broker=broker)
     if what is What.METADATA:
         chosen = [at for at in brokers if at.is_master] or brokers
-        result = await export.metadata(
-            admin, chosen, is_system_group, special=special, now_ms=session.now_ms
-        )
+        result = await export.metadata(admin, chosen, special=special, now_ms=session.now_ms)
     elif what is What.CONFIGS:
         result = await export.configs(admin, brokers)
     else:
-        result = await export.metrics(admin, brokers, is_system_group)
+        result = await export.metrics(admin, brokers)
     document, name = result.document, f"{what}.json"
     if only is not None:
         table_name, name = _ONLY[only]

@@ -38,7 +38,6 @@ from tianzhou.cli.shared.common_options import (
     Topic,
     TopicOption,
     Where,
-    is_system_group,
     masters,
     matching_names,
 )
@@ -52,6 +51,7 @@ from tianzhou.cli.shared.output import (
 )
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError, RequestError, TargetError
+from tianzhou.names import is_internal_group
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
@@ -79,7 +79,7 @@ async def list_groups(
     brokers = await masters(session, cluster)
     tables = await gather(brokers, groups.all_configs)
     known = matching_names({name for table in tables.responses.values() for name in table}, pattern)
-    names = [name for name in known if everything or not is_system_group(name)]
+    names = [name for name in known if everything or not is_internal_group(name)]
     rows: list[GroupSummary] = []
     warnings = list(tables.warnings)
     for name in names:
@@ -371,7 +371,7 @@ async def copy(session: Session, source: From, targets: To = None, pattern: Patt
     """Copy the settings of groups, not their offsets, from one broker to others."""
 
     def is_wanted(name: str) -> bool:
-        return bool(matching_names([name], pattern)) and not is_system_group(name)
+        return bool(matching_names([name], pattern)) and not is_internal_group(name)
 
     await copy_settings(
         session, "group", source, targets,

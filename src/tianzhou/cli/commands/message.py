@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,6 @@ from tianzhou.admin.message_search import (
 from tianzhou.admin.messages import TOOLS_GROUP, Sent, matching
 from tianzhou.admin.redelivery import (
     CONSUMED,
-    ConsumerClient,
     Send,
     consumption,
     push_message,
@@ -31,16 +29,16 @@ from tianzhou.admin.redelivery import (
 )
 from tianzhou.admin.trace import trace
 from tianzhou.cli.commands.message_options import (
+    ANY_SOURCE,
     BrokerName,
-    BrokerOfId,
     Count,
     MessageFields,
     MessageId,
     MessageIds,
+    MessageSource,
     QueueId,
     QueueOffset,
     QueueOption,
-    TopicOfId,
     read_bodies,
 )
 from tianzhou.cli.commands.message_output import (
@@ -142,18 +140,15 @@ async def send(
 async def show_message(
     session: Session,
     message_ids: MessageIds,
-    topic: TopicOfId = None,
+    source: MessageSource = ANY_SOURCE,
     charset: Charset = UTF_8,
-    through: Through = None,
-    broker: BrokerOfId = None,
 ) -> CommandResult:
     """Show messages, and which groups have consumed them."""
-    by_id = partial(session.admin.messages.by_any_id, through=through, broker=broker)
     data: list[dict[str, object]] = []
     sections: list[RenderableType] = []
     for message_id in message_ids:
-        message = await by_id(message_id, topic)
-        tracks = await consumption(session.admin, message, through)
+        message = await source.find(session, message_id)
+        tracks = await consumption(session.admin, message, source.through)
         sections += message_facts(message, charset)
         if tracks:
             sections.append(table_of(tracks, "group, state, >committed", title="Consumed by"))
@@ -309,17 +304,10 @@ async def query(
     examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
 )  # fmt: skip
 async def resend_messages(
-    session: Session,
-    message_ids: MessageIds,
-    topic: TopicOfId = None,
-    through: Through = None,
-    broker: BrokerOfId = None,
+    session: Session, message_ids: MessageIds, source: MessageSource = ANY_SOURCE
 ) -> CommandResult:
     """Send stored messages to their topic again; every group receives them again."""
-    sent = [
-        await resend(session.admin, message_id, topic, through=through, broker=broker)
-        for message_id in message_ids
-    ]
+    sent = [await resend(session.admin, await source.find(session, each)) for each in message_ids]
     return CommandResult(sent, [sent_table(sent)])
 
 
@@ -361,17 +349,16 @@ async def push(
     client_id: Annotated[
         str, option("--client ID", "Client id of the member, see `group members`.")
     ],
-    topic: TopicOfId = None,
-    through: Through = None,
-    broker: BrokerOfId = None,
+    source: MessageSource = ANY_SOURCE,
 ) -> CommandResult:
     """Have one member of a group consume messages now, and show the result.
 
     Offsets do not move, and no other member receives the messages.
     """
-    consumer = ConsumerClient(group, client_id)
     rows = [
-        await push_message(session.admin, consumer, each, topic, through=through, broker=broker)
+        await push_message(
+            session.admin, group, client_id, await source.find(session, each), source.through
+        )
         for each in message_ids
     ]
     columns = "!id, result, >took_ms, ordered=in order, remark"

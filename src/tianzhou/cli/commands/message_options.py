@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tianzhou.cli.shared.command import OptionGroup
-from tianzhou.cli.shared.common_options import pairs_of
+from tianzhou.cli.shared.command import OptionGroup, Session
+from tianzhou.cli.shared.common_options import Through, pairs_of
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import ConfigError
-from tianzhou.message import Message
+from tianzhou.message import Message, StoredMessage
 
 MessageId = Annotated[
     str,
@@ -27,6 +27,24 @@ BrokerOfId = Annotated[
     str | None,
     option("--broker, -b NAME|ADDR", "Ask this broker instead of the address in an offset id."),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSource(OptionGroup):
+    """Where a message with an id is."""
+
+    topic: TopicOfId = None
+    through: Through = None
+    broker: BrokerOfId = None
+
+    async def find(self, session: Session, message_id: str) -> StoredMessage:
+        """Raises TargetError."""
+        return await session.admin.messages.by_any_id(
+            message_id, self.topic, through=self.through, broker=self.broker
+        )
+
+
+ANY_SOURCE = MessageSource()
 QueueOption = Annotated[int | None, option("--queue", "Only this queue.", min=0)]
 BrokerName = Annotated[str | None, option("--broker, -b NAME|ADDR", "Only this broker.")]
 QueueId = Annotated[int, option("--queue", "The queue.", min=0)]

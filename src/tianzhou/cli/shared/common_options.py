@@ -16,7 +16,6 @@ from tianzhou.names import (
     PERM_WRITE,
     REPLY_TOPIC_SUFFIX,
     RETRY_TOPIC_PREFIX,
-    SYSTEM_GROUP_PREFIX,
     is_system_topic,
 )
 
@@ -44,12 +43,6 @@ _PERMS = {
     "r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0,
     "4": PERM_READ, "2": PERM_WRITE, "6": PERM_READ | PERM_WRITE,
 }  # fmt: skip
-_SYSTEM_GROUPS = (
-    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER",
-    "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP",
-    "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
-    "CID_SYS_RMQ_TRANS", "CID_DefaultHeartBeatSyncerTopic",
-)  # fmt: skip
 
 
 async def masters(
@@ -100,11 +93,6 @@ def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str
     # A broker has a topic named like itself, one like its cluster, and one for replies.
     of_the_cluster = name in {*clusters, *brokers} or name.endswith(REPLY_TOPIC_SUFFIX)
     return "system" if is_system_topic(name) or of_the_cluster else "normal"
-
-
-def is_system_group(name: str) -> bool:
-    """Whether a group belongs to RocketMQ itself."""
-    return name in _SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
