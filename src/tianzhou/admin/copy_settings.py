@@ -5,21 +5,13 @@ not copied: every broker creates its own.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.settings_requests import C, SettingsRequests
 from tianzhou.errors import TianzhouError
 from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
-
-
-@dataclass(slots=True)
-class Copied:
-    """The result of a copy."""
-
-    count: int = 0
-    failures: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +23,15 @@ class CopyPlan:
     """How many the target already has."""
     create: Callable[[str], Awaitable[None]]
 
-    async def run(self) -> Copied:
-        """Create what is missing, one by one; a failure does not stop the rest."""
-        done = Copied()
+    async def run(self) -> dict[str, TianzhouError]:
+        """Create what is missing, one by one; returns failures, which do not stop the rest."""
+        failures: dict[str, TianzhouError] = {}
         for name in self.missing:
             try:
                 await self.create(name)
             except TianzhouError as e:
-                done.failures[name] = str(e)
-            else:
-                done.count += 1
-        return done
+                failures[name] = e
+        return failures
 
 
 async def copy_topics(

@@ -36,7 +36,7 @@ def test_a_program_that_cannot_start_is_stopped_and_fails(
         async def stop(self) -> None:
             stopped.append(True)
 
-    assert foreground.run("unlucky", Unlucky, lambda address: address) == terminal.FAILED
+    assert foreground.run("unlucky", Unlucky, lambda _, address: address) == terminal.FAILED
     assert stopped == [True]
     assert capsys.readouterr() == ("", "unlucky: no luck\n")
 

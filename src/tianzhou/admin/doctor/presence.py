@@ -45,12 +45,8 @@ class KnownBroker(msgspec.Struct, frozen=True):
         return BrokerRef(self.name, self.broker_id, self.address, self.cluster).label
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A minimum number of brokers, or the label of a broker that must be registered."""
-
-    count: int = 0
-    label: str = ""
+Expected = int | str
+"""A minimum number of brokers, or the label of a broker that must be registered."""
 
 
 def expectation(text: str) -> Expected:
@@ -60,13 +56,13 @@ def expectation(text: str) -> Expected:
     """
     text = text.strip()
     if text.isascii() and text.isdigit() and int(text) > 0:
-        return Expected(count=int(text))
+        return int(text)
     if not text or text.lstrip("-").isdigit():
         raise ConfigError(
             f"--expect {text or '(nothing)'}: write a number of brokers (at least 1), a broker's "
             "name, or NAME[ID] for a slave"
         )
-    return Expected(label=text.removesuffix("[0]"))
+    return text.removesuffix("[0]")
 
 
 @dataclass(slots=True)
@@ -79,7 +75,7 @@ class Presence:
     def check(self, brokers: Iterable[BrokerRef], now_ms: int) -> list[Finding]:
         """Findings about missing brokers; adds the registered ones to the known ones."""
         there = {(at.cluster, at.name, at.broker_id): at for at in brokers}
-        gone = [each for key, each in sorted(self.known.items()) if key not in there]
+        gone = self.missing(there.values())
         self.known |= {
             key: KnownBroker(at.cluster, at.name, at.broker_id, at.address, now_ms)
             for key, at in there.items()
@@ -143,13 +139,13 @@ def _unexpected(
     labels = {at.label for at in there}
     findings = [
         Finding(
-            Level.ERROR, BROKERS, each.label, "is expected but not registered",
+            Level.ERROR, BROKERS, each, "is expected but not registered",
             "start it, or see its log for why it does not register",
         )
         for each in expected
-        if each.label and each.label not in labels | reported
+        if isinstance(each, str) and each not in labels | reported
     ]  # fmt: skip
-    most = max((each.count for each in expected), default=0)
+    most = max((each for each in expected if isinstance(each, int)), default=0)
     if len(there) < most:
         what = f"{most} expected, {len(there)} registered: {', '.join(sorted(labels)) or '-'}"
         advice = "start the missing ones"

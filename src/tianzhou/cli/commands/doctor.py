@@ -52,14 +52,11 @@ class BrokerHistory:
         expected = [expectation(each) for each in expect or ()]
         known, warning = self._seen.load()
         self.presence = Presence(known, expected)
-        self._warn(warning)
+        session.warn_all([warning] if warning else [])
 
     def save(self) -> None:
-        self._warn(self._seen.save(self.presence.known))
-
-    def _warn(self, warning: str | None) -> None:
-        if warning is not None:
-            self._session.warn(f"warning: {warning}")
+        warning = self._seen.save(self.presence.known)
+        self._session.warn_all([warning] if warning else [])
 
 
 @command(

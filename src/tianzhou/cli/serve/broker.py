@@ -139,15 +139,11 @@ def serve(
     if not server.start_log(COMMAND, loaded.config, config_file):
         return terminal.USAGE_ERROR
     log_notes(loaded)
-    broker: Broker | None = None
 
     def make() -> Broker:
-        nonlocal broker
-        broker = Broker(LiveSettings(loaded))
-        return broker
+        return Broker(LiveSettings(loaded))
 
-    def started(_: str) -> str:
-        assert broker is not None
+    def started(broker: Broker, _: str) -> str:
         return boot_line(loaded.config, broker.address)
 
     if not as_worker:
@@ -205,7 +201,9 @@ def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count:
     return foreground.run(
         PROGRAM,
         lambda: _WorkerProgram(config, commands),
-        lambda _: f"{count} brokers {config.broker_name}-0 to -{count - 1} starting",
+        lambda _program, _address: (
+            f"{count} brokers {config.broker_name}-0 to -{count - 1} starting"
+        ),
     )
 
 

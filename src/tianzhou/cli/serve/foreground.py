@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tianzhou.cli.serve.pidfiles import pidfile
 from tianzhou.cli.shared.terminal import FAILED, OK, print_error, print_line
@@ -31,11 +31,14 @@ class Program(Protocol):
     async def stop(self) -> None: ...
 
 
-def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> int:
+P = TypeVar("P", bound=Program)
+
+
+def run(name: str, make: Callable[[], P], on_started: Callable[[P, str], str]) -> int:
     """Run a program until a signal stops it; returns the exit code.
 
-    `on_started` returns the line to print, given the listen address. SIGTERM and SIGINT stop it
-    cleanly; a second one kills it.
+    `on_started` returns the line to print, given program and listen address. SIGTERM and SIGINT
+    stop it cleanly; a second one kills it.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     raise_descriptor_limit()
@@ -49,7 +52,7 @@ def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]
     return OK
 
 
-async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> None:
+async def _run(name: str, make: Callable[[], P], on_started: Callable[[P, str], str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -68,7 +71,7 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
         try:
             address = format_address(*await program.start())
             stack.enter_context(pidfile(name, address))
-            print_line(on_started(address))
+            print_line(on_started(program, address))
             log_descriptor_limit()
             spare_collections()
             await stop.wait()

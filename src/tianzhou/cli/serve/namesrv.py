@@ -108,7 +108,9 @@ def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
     for note in loaded.notes:
         log.info("%s", note)
     return foreground.run(
-        PROGRAM, lambda: NameServer(LiveSettings(loaded)), lambda address: _started(loaded, address)
+        PROGRAM,
+        lambda: NameServer(LiveSettings(loaded)),
+        lambda _, address: _started(loaded, address),
     )
 
 

@@ -105,23 +105,14 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as e:
         terminal.print_error(COMMAND, e)
         return terminal.USAGE_ERROR
-    programs: list[Up] = []
 
     def make() -> Up:
-        programs.append(
-            Up(
-                options.data.absolute(),
-                namesrv_port=options.namesrv_port,
-                broker_port=options.port,
-                listen=options.listen,
-                more=more,
-                demo=options.demo,
-            )
-        )
-        return programs[0]
+        return Up(
+            options.data.absolute(), namesrv_port=options.namesrv_port, broker_port=options.port,
+            listen=options.listen, more=more, demo=options.demo,
+        )  # fmt: skip
 
-    def started(_: str) -> str:
-        (program,) = programs
+    def started(program: Up, _: str) -> str:
         return (
             f"nameserver {program.namesrv_address}, broker {program.broker_address}, "
             f"data in {options.data}; Ctrl-C to stop"

@@ -186,13 +186,12 @@ async def copy_settings(
         return {}
     failed = 0
     for goal, plan in plans.items():
-        done = await plan.run()
-        for name, why in done.failures.items():
+        failures = await plan.run()
+        for name, why in failures.items():
             session.warn(f"{goal.name}: {name}: {why}")
-        failed += len(done.failures)
-        session.print(
-            f"{plural(done.count, noun)} created on {goal.name}, {plan.there} already there"
-        )
+        failed += len(failures)
+        created = plural(len(plan.missing) - len(failures), noun)
+        session.print(f"{created} created on {goal.name}, {plan.there} already there")
     if failed or planned.failures:
         broken = plural(len(planned.failures), "broker") + " did not respond"
         raise TargetError(f"{plural(failed, noun)} could not be created" if failed else broken)
