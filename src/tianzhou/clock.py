@@ -1,15 +1,12 @@
-"""The clock seam: code that needs the time is handed a `Clock`.
+"""Clocks, passed as functions to the code that needs the time.
 
-There are two kinds, and each has its own use:
+There are two kinds:
 
     wall_ms     the time of day: stamps in messages and files, delivery at a given time
     steady_ms   monotonic: how long something took, when a lease, lock or time-out is over
 
-An operator or NTP may set the time of day forward or back at any moment. Nothing that lasts for a
-duration may end because of that, so durations are never measured by it.
-
-Cores take `now_ms` as a value; programs pass these functions, tests pass functions over a number
-they own.
+An operator or NTP may set the time of day forward or back at any moment, so durations are never
+measured by it. Sans-IO code gets `now_ms` as a value; tests pass their own functions.
 """
 
 import time
@@ -46,9 +43,9 @@ class Moment(NamedTuple):
     steady_ms: int
 
     def end_ms(self, began_ms: int, for_ms: int) -> int:
-        """When something is over by steady time that began at a time of day and lasts so long.
+        """The end, by steady time, of a duration that began at a time of day.
 
-        A beginning in the future is a clock that was set back: then it begins now.
+        A begin in the future means that the clock was set back: then it begins now.
         """
         return self.steady_ms + min(began_ms - self.wall_ms, 0) + for_ms
 
@@ -64,9 +61,9 @@ class _Span(NamedTuple):
 class Ages:
     """How old a time stamp of the wall clock is, by steady time: jumps since then do not count.
 
-    Between two jumps the clocks differ by a constant. Those spans are remembered, so that a stamp
-    can be placed in the one it was made in. Time before this process ran, and stamps of other
-    machines, are only known by the wall clock.
+    Between two jumps the clocks differ by a constant. These spans are stored, so that a stamp is
+    converted by the span in which it was made. Time before the start of this process, and stamps of
+    other machines, are only known by the wall clock.
     """
 
     def __init__(self, wall: Clock, steady: Clock) -> None:
@@ -75,13 +72,13 @@ class Ages:
         self._seen_ms = steady()
         self._spans = [_Span(self._seen_ms, self._seen_ms, wall() - self._seen_ms)]
 
-    def look(self) -> None:
-        """Notice a jump; called at least every few seconds, or before stamps are looked at."""
+    def detect_jump(self) -> None:
+        """Record a jump, if there was one; called every few seconds and before stamps are used."""
         now_ms = self._steady()
         ahead_ms = self._wall() - now_ms
         self._spans[-1] = self._spans[-1]._replace(ended_ms=now_ms)
         if abs(ahead_ms - self._spans[-1].ahead_ms) > _JUMP_MS:
-            # It was at any moment since the last look, so the two spans overlap.
+            # It was at any moment since the last call, so the two spans overlap.
             self._spans.append(_Span(self._seen_ms, now_ms, ahead_ms))
             del self._spans[:-_SPANS_MAX]
         self._seen_ms = now_ms
@@ -92,7 +89,7 @@ class Ages:
         Where two moments had the same time of day, because the clock was set back in between, the
         later one is meant. A time of day that was jumped over counts as the moment of the jump.
         """
-        self.look()
+        self.detect_jump()
         spans, now_ms = self._spans, self._seen_ms
         for index in range(len(spans) - 1, -1, -1):
             began_ms, ended_ms, ahead_ms = spans[index]

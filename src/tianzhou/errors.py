@@ -1,15 +1,14 @@
-"""Every exception that Tianzhou raises on purpose.
+"""All exceptions that Tianzhou raises deliberately; any other exception is a bug.
 
-The tree says who has to act: `ProtocolError` the peer that sent the bytes, `RemotingError` the
-network, `RequestError` the caller of one request, `StoreError` the operator of the disk,
-`ConfigError` the author of a configuration. Anything else that escapes is a bug of ours.
+The base class names the cause: `ProtocolError` the bytes of a peer, `RemotingError` the network,
+`RequestError` one request, `StoreError` the disk, `ConfigError` the configuration.
 """
 
 
 class TianzhouError(Exception):
-    """Base of all; its text is written for the person who has to act on it.
+    """Base class; the text says what happened and what to do.
 
-    The flags tell a client what to do next; see `tianzhou.client.connection.retry_policy`.
+    The flags determine what a client does next; see `tianzhou.client.connection.retry_policy`.
     """
 
     retriable = False
@@ -102,7 +101,7 @@ class RequestError(TianzhouError):
 
 
 class StoreError(TianzhouError):
-    """The store cannot do what was asked of it."""
+    """An operation of the store failed or is not possible."""
 
 
 class ConfigError(TianzhouError):
@@ -110,7 +109,7 @@ class ConfigError(TianzhouError):
 
 
 class SettingRefused(ConfigError):
-    """The value may be right, but no request from there changes this setting."""
+    """The setting cannot be changed by this request, whatever the value."""
 
 
 class StoreClosed(StoreError):
@@ -122,19 +121,19 @@ class StoreLocked(StoreError):
 
 
 class QueueNameInvalid(StoreError, RecordError):
-    """No folder can have the name of the queue, so no message can be stored there."""
+    """The name of the queue cannot be that of a folder, so that it cannot store messages."""
 
 
 class StoreFull(StoreError):
-    """No room: the disk is full, or fuller than the store may fill it. Reading goes on."""
+    """The disk is full, or fuller than the limit of the store. Reading continues."""
 
 
 class StoreReadOnly(StoreError):
-    """The disk, the permissions or the way of opening forbid writing. Reading goes on."""
+    """The disk, the permissions or the open mode forbid writing. Reading continues."""
 
 
 class StoreBroken(StoreError):
-    """The disk failed to keep what it was given; nothing more is acknowledged until a restart."""
+    """A write or flush failed; nothing more is acknowledged until a restart."""
 
 
 class StoreCorrupt(StoreError):
@@ -159,7 +158,7 @@ class FilterError(ProtocolError):
 
 
 class ClientError(TianzhouError):
-    """A client cannot do what its program asked."""
+    """An operation of a client failed or is not possible."""
 
 
 class ClientClosed(ClientError):
@@ -167,7 +166,7 @@ class ClientClosed(ClientError):
 
 
 class MessageRefused(ClientError):
-    """A message that no broker would take; it has not been sent."""
+    """A message that every broker would reject; it was not sent."""
 
 
 class RouteNotFound(ClientError, retriable=True, stale_route=True):
@@ -179,7 +178,7 @@ class BrokersUnavailable(RouteNotFound, nothing_stored=True):
 
 
 class NotANameserver(ClientError, ConfigError):
-    """The address that was given as a nameserver's is another server's."""
+    """The given address of a nameserver belongs to another server."""
 
 
 class SendError(ClientError):
@@ -204,7 +203,7 @@ class SendManyError(SendError):
 
 
 class HandleExpired(ClientError):
-    """The invisible time of a popped message is over: it is with another consumer, or will be."""
+    """The invisible time of a popped message is over: it is delivered again."""
 
 
 class AckManyError(ClientError):
@@ -217,11 +216,11 @@ class AckManyError(ClientError):
 
 
 class TokenBusy(ClientError, retriable=True):
-    """Another consumer is handling this message; it is to be tried again later."""
+    """Another consumer is handling this message; retry later."""
 
 
 class ReplyTimeout(ClientError, retriable=True):
-    """A request was sent, and no reply to it came in time."""
+    """No reply to a request arrived within the time-out."""
 
 
 # -- error responses ---------------------------------------------------------------------------
@@ -283,22 +282,22 @@ class NotSubscribed(BrokerError):
 
 
 class ReplyUndeliverable(BrokerError):
-    """The client that sent a request does not wait for the reply any more."""
+    """The client that sent a request no longer waits for the reply."""
 
 
 # -- administration ----------------------------------------------------------------------------
 
 
 class TargetError(TianzhouError):
-    """What a command is to act on does not exist; the text names what does."""
+    """The target of a command does not exist; the text names existing ones."""
 
 
 # -- pipelines ---------------------------------------------------------------------------------
 
 
 class DataLost(TianzhouError):
-    """Messages that a pipeline was to read are gone; the text names queues and offsets."""
+    """Messages that a pipeline must read were deleted; the text names queues and offsets."""
 
 
 class PipelineError(TianzhouError):
-    """Spark could not do what a pipeline asked of it; the text has the reason, Spark's log more."""
+    """A Spark job failed; the text has the reason, Spark's log the details."""

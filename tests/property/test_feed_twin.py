@@ -232,7 +232,7 @@ class Side:
         )
 
     def update(self, key: str, value: str) -> None:
-        self.settings.adopt(self.settings.prepare([Property(key, value, 1)], "test"))
+        self.settings.activate(self.settings.prepare([Property(key, value, 1)], "test"))
         self.store.apply_config(self.settings.config)
 
     def entries(self) -> dict[tuple[str, int], list[Entry]]:

@@ -40,9 +40,9 @@ def test_a_stamp_is_as_old_as_the_time_that_passed(jumps: list[int], data: st.Da
     for jump_ms in jumps:
         moving.jump(jump_ms)
         if data.draw(st.booleans()):
-            ages.look()
+            ages.detect_jump()
         moving.advance(data.draw(st.integers(0, 900)))
-        ages.look()
+        ages.detect_jump()
     age_ms = moving.steady() - made_ms
     # A time of day that came again after a step back may be the later one, never an earlier one.
     assert 0 <= ages.age_ms(stamp_ms) <= age_ms
@@ -56,7 +56,7 @@ def test_a_time_of_day_that_was_jumped_over_counts_from_the_jump() -> None:
     ages = Ages(moving, moving.steady)
     moving.advance(1_000)
     moving.jump(DAY_MS)
-    ages.look()
+    ages.detect_jump()
     moving.advance(500)
     assert ages.age_ms(NOON_MS + DAY_MS // 2) == 500
 
@@ -76,6 +76,6 @@ def test_jumps_without_number_take_bounded_memory() -> None:
     ages = Ages(moving, moving.steady)
     for _ in range(1_000):
         moving.jump(DAY_MS)
-        ages.look()
+        ages.detect_jump()
     assert len(ages._spans) <= 64  # pyright: ignore[reportPrivateUsage] - memory is the point
     assert ages.age_ms(moving()) == 0

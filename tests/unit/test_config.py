@@ -348,7 +348,7 @@ def test_a_prepared_update_counts_once_it_is_adopted() -> None:
     settings = LiveSettings(load(ThingConfig, []))
     prepared = settings.prepare([Property("flavour", "sour", 1)], "mqadmin")
     assert settings.config == ThingConfig()
-    settings.adopt(prepared)
+    settings.activate(prepared)
     assert settings.config == ThingConfig(flavour=Flavour.SOUR)
     assert prepared.pairs == {"flavour": "SOUR"}
     assert "flavour=SOUR\n" in settings.as_properties()

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole: a reader sees the old one or the new one."""
+"""Atomic replacement of small files: a reader sees the old content or the new content."""
 
 import contextlib
 import os
@@ -8,22 +8,22 @@ from pathlib import Path
 PRIVATE = 0o600
 """The mode of a file that holds secrets: only its owner can read it."""
 _USUAL = 0o666
-"""Less what the process's umask takes away."""
+"""Minus the umask of the process."""
 
 
 def in_home(name: str) -> Path:
-    """A path under the user's home folder, which an account without one leaves unexpanded."""
+    """A path in the user's home folder; "~" stays if the account has none."""
     return Path(os.path.expanduser("~"), name)  # noqa: PTH111 - Path.expanduser raises there
 
 
 def replace_file(
     path: Path, data: bytes, *, new_mode: int = _USUAL, mode: int | None = None
 ) -> None:
-    """Make `data` the content of `path`, surviving a crash at any point. Missing folders are made.
+    """Replace the content of `path`, crash-safe. Missing folders are created.
 
-    An existing file keeps its owner and its mode, unless `mode` is given; a new one has `new_mode`.
-    A symbolic link stays one: what it points at is replaced. Raises OSError; then the old content
-    is untouched.
+    The owner and the mode of an existing file stay, unless `mode` is given; a new file gets
+    `new_mode`. The target of a symbolic link is replaced. Raises OSError; then the old content is
+    unchanged.
     """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def _keep_owner_and_mode(descriptor: int, before: os.stat_result) -> None:
     mode = stat.S_IMODE(before.st_mode)
     now = os.fstat(descriptor)
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        # Only root gives files away; a group can be kept by its members.
+        # Only root may change the owner; members of a group may set that group.
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, -1, before.st_gid)
         with contextlib.suppress(PermissionError):
@@ -64,7 +64,7 @@ def _keep_owner_and_mode(descriptor: int, before: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The rename itself is on disk only when the folder is. Tools run on Windows, too.
+    # The rename is durable after an fsync of the folder. Tools also run on Windows.
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,4 +1,4 @@
-"""Settings of a running program: readers see one whole configuration, an update replaces it."""
+"""Settings of a running program: an update replaces the whole configuration atomically."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple, Generic[C]):
-    """A checked change that is not in force yet: the next configuration, and the pairs given."""
+    """A checked change that is not active yet: the next configuration, and the given pairs."""
 
     loaded: Loaded[C]
     pairs: dict[str, str]
     keys: list[str]
-    """Every key of the request, those included that no setting has."""
+    """Every key of the request, including unknown ones."""
 
     def pending(self) -> list[str]:
         """The keys whose new values take effect after a restart."""
@@ -53,16 +53,16 @@ _UNKNOWN_LOGGED_MAX = 20
 
 
 class LiveSettings(Generic[C]):
-    """The configuration in force. Read `config` anew for every decision that may change.
+    """The active configuration. Read `config` for every decision; do not cache it.
 
-    A change is prepared (checked), saved if it is to survive a restart, and then adopted, so that a
-    disk that refuses leaves everything as it was.
+    A change is prepared (checked), saved if it must survive a restart, and then activated, so that
+    a failed write changes nothing.
     """
 
     def __init__(self, loaded: Loaded[C]) -> None:
         self._loaded = loaded
         self.config = loaded.config
-        """What is in force now. A plain attribute, for it is read with every request."""
+        """The active configuration; a plain attribute because every request reads it."""
 
     def as_properties(self) -> str:
         return render_properties(self._loaded)
@@ -75,23 +75,23 @@ class LiveSettings(Generic[C]):
         black_list: Collection[str] = (),
         has_accounts: bool = False,
     ) -> Update[C]:
-        """Check properties sent by `by`; `update` says what the rest means.
+        """Check properties sent by `by`; the other parameters are those of `update`.
 
-        Raises ConfigError if any of them is wrong, SettingRefused if a request may not change it.
+        Raises ConfigError for an invalid value, SettingRefused if a request may not change it.
         """
         changes = [Given(found.key, found.value, by) for found in properties]
         checked = update(self._loaded, changes, black_list=black_list, has_accounts=has_accounts)
         return Update(*checked, [change.key for change in changes])
 
-    def adopt(self, prepared: Update[C]) -> None:
+    def activate(self, prepared: Update[C]) -> None:
         self._loaded = prepared.loaded
         self.config = prepared.loaded.config
 
 
 def save_pairs(path: Path, pairs: Mapping[str, str]) -> None:
-    """Write pairs into a properties file, keeping its comments, its order and all other pairs.
+    """Write pairs into a properties file; comments, order and all other pairs stay.
 
-    Raises ConfigError if the file cannot be read or written; then it is as it was.
+    Raises ConfigError if the file cannot be read or written; then it is unchanged.
     """
     try:
         before, encoding = decode_text(path.read_bytes()) if path.exists() else ("", "utf-8")

@@ -1,4 +1,4 @@
-"""The log settings of a server: a part of its configuration. All of them are Tianzhou's."""
+"""The log settings of a server, part of its configuration; all are Tianzhou's own."""
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tianzhou.config.settings import setting
 
 
 class LogLevel(StrEnum):
-    """What is worth a line."""
+    """Log levels."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -20,7 +20,7 @@ class LogLevel(StrEnum):
 # Without slots: servers inherit from several classes of settings, and only one may have them.
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """Where the log goes, and how it looks."""
+    """Destination and format of the log."""
 
     log_level: LogLevel = setting(
         LogLevel.INFO, "what is logged: debug, info, warning or error (Tianzhou's)"

@@ -35,9 +35,9 @@ class Property(NamedTuple):
 
 
 class _LogicalLine(NamedTuple):
-    """A pair before it is taken apart: its text, and the natural lines [first, last) it spans.
+    """The text of a pair before it is split, and the lines [first, last) that it spans.
 
-    An unfinished one ran into the end of the text while a backslash was waiting for more.
+    An unfinished one ends with a backslash at the end of the text.
     """
 
     text: str
@@ -78,7 +78,7 @@ def _logical_lines(lines: list[str]) -> Iterator[_LogicalLine]:
         if not text or text[0] in "#!":
             continue
         if text == "\\" and not _at_end(lines, at):
-            continue  # Nothing is continued by what follows, so that may be a comment too.
+            continue  # The next line continues nothing, so it may be a comment.
         logical = text
         while _ends_open(text):
             text = lines[at].lstrip(_BLANKS) if at < len(lines) else ""
@@ -116,8 +116,8 @@ def _unescape(text: str, source: str, line: int) -> str:
             raise ConfigError(f"{source}:{line}: \\u must be followed by four hexadecimal digits")
         return _NAMED_ESCAPES.get(character, character)
 
-    # Java's characters are UTF-16 units: a pair of \u escapes makes one character here, and half a
-    # pair, which no file or socket could carry, becomes the replacement character.
+    # Java's characters are UTF-16 units: a pair of \u escapes is one character here. Half a pair
+    # cannot be encoded and becomes the replacement character.
     units = _ESCAPE.sub(replace, text).encode("utf-16", "surrogatepass")
     return units.decode("utf-16", "replace")
 

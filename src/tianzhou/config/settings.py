@@ -5,9 +5,9 @@
         listen_port: int = setting(9876, "TCP port", maximum=65535)
         page_size: int = setting(4096, "bytes per page", key="thingPageSize", change=Change.FIXED)
 
-A field has a default, a one-line meaning, the key it has in files (RocketMQ's own, by default the
-field's name in camel case) and a mark that says when a new value counts. The translation between
-keys and fields happens here and nowhere else. Every value remembers where it came from.
+A field has a default, a one-line meaning, a key (RocketMQ's own, by default the field's name in
+camel case) and a mark that says how it can be changed. Keys are translated to fields only here.
+The origin of every value is recorded.
 """
 
 import dataclasses
@@ -46,19 +46,19 @@ _SIZE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class Change(StrEnum):
     """How a setting is changed, and when a new value takes effect.
 
-    A setting is LOCAL unless it says otherwise: a request changes nothing that names a file, an
-    address or a certificate, or that weakens access control, durability or a limit.
+    The default is LOCAL: no request changes a setting that names a file, an address or a
+    certificate, or that weakens access control, durability or a limit.
     """
 
-    FIXED = "fixed"  # never: it shapes files that exist
-    LOCAL = "local"  # in the file, the environment or by a flag, and a restart; by no request
-    RESTART = "restart"  # by a request, too; in effect after a restart
-    ADMIN = "admin"  # at once, by a request if the server checks accounts; else as LOCAL
-    LIVE = "live"  # at once, by a request
+    FIXED = "fixed"  # never: existing files depend on it
+    LOCAL = "local"  # by file, environment or flag, and a restart; not by requests
+    RESTART = "restart"  # also by requests; in effect after a restart
+    ADMIN = "admin"  # by requests, immediately, if the server checks accounts; otherwise as LOCAL
+    LIVE = "live"  # by requests, immediately
 
 
 class Configuration(Protocol):
-    """Any dataclass whose fields were made by `setting`."""
+    """A dataclass whose fields are declared with `setting`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -106,11 +106,11 @@ def setting(
 ) -> T:
     """A field of a configuration.
 
-    `minimum` and `maximum` bound numbers, `maximum` the characters of a text. A `size` in bytes may
-    be written like 64K or 1GiB. The value of a `secret` is never shown.
+    `minimum` and `maximum` limit numbers, `maximum` also the length of a text. A `size` in bytes
+    may be written as 64K or 1GiB. The value of a `secret` is never shown.
     """
     declared = Setting(meaning, change, key, aliases, minimum, maximum, size, secret)
-    # What the class declares is a field; what its objects have there is a value of type T.
+    # The class attribute is a field; on instances it is a value of type T.
     return dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
 
 
@@ -169,7 +169,7 @@ def environment_name(prefix: str, key: str) -> str:
 
 
 def expected(declared: Setting) -> str:
-    """What a value must look like, in words."""
+    """The expected form of a value, for error messages."""
     if declared.kind is bool:
         return "true or false"
     if issubclass(declared.kind, Enum):
@@ -188,7 +188,7 @@ def expected(declared: Setting) -> str:
 
 
 def parse_value(declared: Setting, text: str) -> Any:  # noqa: ANN401 - the type is the setting's kind
-    """The value that `text` stands for. Raises ValueError, whose text says what is expected."""
+    """Parse a value. Raises ValueError with the expected form."""
     text = text.strip()
     if not text and declared.optional:
         return None
@@ -204,7 +204,7 @@ def parse_value(declared: Setting, text: str) -> Any:  # noqa: ANN401 - the type
 def _parse_kind(declared: Setting, text: str) -> Any:  # noqa: ANN401 - as parse_value
     kind = declared.kind
     if kind is bool:
-        # Java takes everything but "true" for false, so a typing error would pass unseen.
+        # Java reads everything except "true" as false, so that a typo would go unnoticed.
         if text.lower() not in ("true", "false"):
             raise ValueError(expected(declared))
         return text.lower() == "true"
@@ -215,7 +215,7 @@ def _parse_kind(declared: Setting, text: str) -> Any:  # noqa: ANN401 - as parse
             raise ValueError(expected(declared))
         return Path(text).expanduser()
     if kind is str:
-        # They would end up in file names, properties of messages and logs.
+        # The text may become part of file names, message properties and logs.
         if any((c < " " and c != "\t") or c == "\x7f" for c in text):
             raise ValueError(f"{expected(declared)} without control characters")
         if declared.maximum is not None and len(text) > declared.maximum:
@@ -232,7 +232,7 @@ def _parse_member(declared: Setting, kind: type[Enum], text: str) -> Enum:
 
 
 def _parse_number(declared: Setting, text: str) -> int | float:
-    # Python also reads 1_000 and digits of other scripts, which RocketMQ's programs do not.
+    # Python also accepts 1_000 and digits of other scripts; RocketMQ does not.
     if text.isascii() and "_" not in text:
         try:
             return _parse_size(text) if declared.size else declared.kind(text)
@@ -249,7 +249,7 @@ def _parse_size(text: str) -> int:
 
 
 def format_value(value: object) -> str:
-    """A value as files have it; `parse_value` reads it back."""
+    """A value in the form of files, which `parse_value` reads."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -263,8 +263,8 @@ def format_value(value: object) -> str:
 class Given(NamedTuple):
     """A value and its origin: `file.properties:3`, `environment NAME`, `flag --port`.
 
-    A `deliberate` one was typed for this program, so a key that does not exist is an error there; a
-    file may be shared with other programs, so there it is a warning.
+    A `deliberate` one was given for this program, so an unknown key is an error. A file may be
+    shared with other programs, so there it is a warning.
     """
 
     key: str
@@ -274,7 +274,7 @@ class Given(NamedTuple):
 
 
 def from_file(path: Path) -> list[Given]:
-    """What a properties file gives. Raises ConfigError if it cannot be read."""
+    """The pairs of a properties file. Raises ConfigError if it cannot be read."""
     try:
         text, _ = decode_text(path.read_bytes())
     except OSError as e:
@@ -288,7 +288,7 @@ def from_file(path: Path) -> list[Given]:
 def from_environment(
     configuration: type[Configuration], environ: Mapping[str, str], prefix: str
 ) -> list[Given]:
-    """What environment variables that start with `prefix` give."""
+    """The settings of environment variables that start with `prefix`."""
     keys = {environment_name(prefix, key): key for key in settings_by_key(configuration)}
     return [
         Given(keys.get(name, name), text, f"environment {name}")
@@ -302,11 +302,10 @@ def from_environment(
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[C]):
-    """A configuration, the origin of each field, and what its sources said besides.
+    """A configuration, the origin of each field, and the keys without a field.
 
-    `others` are pairs that no field answers to. They are kept because RocketMQ keeps them: its
-    tools show them, and a file may be meant for a newer version. `warnings` are about unknown
-    keys, `notes` about known ones without effect.
+    `others` are pairs without a field, stored because RocketMQ's tools show them and a file may be
+    for a newer version. `warnings` are about unknown keys, `notes` about known keys without effect.
     """
 
     config: C
@@ -319,10 +318,10 @@ class Loaded(Generic[C]):
 def load(
     configuration: type[C], sources: Iterable[Given], ignored: Mapping[str, str] | None = None
 ) -> Loaded[C]:
-    """Fill a configuration; of values for one key the last source's counts.
+    """Load a configuration; the last source of a key has precedence.
 
-    `ignored` are keys that are accepted without effect, and why. Raises ConfigError for a value
-    that cannot be what the setting expects.
+    `ignored` are keys that are accepted without effect, with the reason. Raises ConfigError for an
+    invalid value.
     """
     ignored = ignored or {}
     by_key = settings_by_key(configuration)
@@ -371,11 +370,11 @@ def update(
     black_list: Collection[str] = (),
     has_accounts: bool = False,
 ) -> tuple[Loaded[C], dict[str, str]]:
-    """`loaded` with values that a request gives, and those values as a file has them.
+    """`loaded` with the values of a request, and these values in the form of files.
 
-    Keys that no field answers to are left out, as RocketMQ leaves them out. `has_accounts` says
-    that the server checks who sends requests. Raises ConfigError, and changes nothing, if a value
-    is wrong, and SettingRefused if no such request may change a setting.
+    Unknown keys are skipped, as in RocketMQ. `has_accounts`: the server checks the accounts of
+    requests. Raises ConfigError for an invalid value and SettingRefused for a setting that such a
+    request may not change; then nothing is changed.
     """
     by_key = settings_by_key(type(loaded.config))
     values: dict[str, Any] = {}
@@ -421,7 +420,7 @@ def _check_may_change(declared: Setting, key: str, *, has_accounts: bool) -> Non
 
 
 class Shown(NamedTuple):
-    """One setting for the eye."""
+    """One setting for display."""
 
     key: str
     value: str
@@ -451,7 +450,7 @@ def _shown_value(declared: Setting, value: object) -> str:
 def render_properties(loaded: Loaded[C]) -> str:
     """The configuration as a properties file, sorted by key, as RocketMQ's tools get it."""
     pairs = {shown.key: shown.value for shown in show(loaded)}
-    # A key that no setting has may be one of another version, or a misspelt one, with its secret.
+    # An unknown key may be that of another version, or a misspelt one, with a secret value.
     others = {
         key: "(hidden)" if value and _SECRET_NAME.search(key) else value
         for key, value in loaded.others.items()
@@ -461,7 +460,7 @@ def render_properties(loaded: Loaded[C]) -> str:
 
 
 def render_table(loaded: Loaded[C]) -> str:
-    """The configuration for the terminal: key, value, origin, when a change counts, meaning."""
+    """The configuration for the terminal: key, value, origin, how it is changed, meaning."""
     rows = [Shown("KEY", "VALUE", "FROM", "CHANGE", "MEANING"), *show(loaded)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = (

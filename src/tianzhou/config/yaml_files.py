@@ -1,4 +1,4 @@
-"""Small YAML files that people write: read with care, and every name in them checked."""
+"""Small hand-written YAML files: limited size and depth, unknown names are errors."""
 
 import difflib
 import os
@@ -16,9 +16,9 @@ _DEPTH_MAX = 20
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """The text of an ordinary file. Raises ConfigError that names it."""
+    """The text of a regular file. Raises ConfigError with its path."""
     try:
-        # Without blocking, or opening a pipe without a writer would block for ever.
+        # Non-blocking: opening a pipe without a writer would otherwise block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             found = os.fstat(descriptor)
@@ -47,7 +47,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever YAML can hold
 
 
 def _check_depth(text: str) -> None:
-    """The loader calls itself for each level, in C: deep nesting would end the program."""
+    """The loader is recursive, in C: deep nesting would crash the process."""
     depth = 0
     events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.CBaseLoader))  # pyright: ignore[reportUnknownMemberType] - it has no types
     for event in events:
@@ -60,7 +60,7 @@ def _check_depth(text: str) -> None:
 
 
 def check_names(data: object, kind: type[msgspec.Struct], what: str) -> None:
-    """A typo must not quietly lift a limit, or take a permission away. Raises ConfigError."""
+    """Reject unknown names: a typo must not remove a limit or a permission. Raises ConfigError."""
     if not isinstance(data, dict):
         raise ConfigError(f"{what} must be a map of names to values")
     known = [field.encode_name for field in msgspec.structs.fields(kind)]

@@ -46,7 +46,7 @@ async def update_config(parts: Parts, connection: Connection, request: Command) 
             raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
         except ConfigError as e:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-        parts.settings.adopt(prepared)
+        parts.settings.activate(prepared)
     # Encoded routes may show the settings of before.
     parts.routes.clear()
     prepared.log(by)

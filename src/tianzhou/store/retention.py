@@ -101,7 +101,7 @@ class FileAges:
         return [self._ages.age_ms(each) - held_ms for each in modified_ms]
 
     def _update(self) -> None:
-        self._ages.look()
+        self._ages.detect_jump()
         ahead_ms = self._wall() - self._steady()
         if abs(jump_ms := ahead_ms - self._ahead_ms) >= _JUMP_MS:
             log.warning(

@@ -266,7 +266,7 @@ class CheckLoop:
         return needed
 
     def _between_rounds(self) -> None:
-        self.halves.ages.look()
+        self.halves.ages.detect_jump()
         self.halves.write_ends()
         self.halves.note_progress()
 

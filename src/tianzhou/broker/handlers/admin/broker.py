@@ -71,7 +71,7 @@ async def update_broker_config(deps: Deps, connection: Connection, request: Comm
             raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
         except ConfigError as e:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-        deps.settings.adopt(prepared)
+        deps.settings.activate(prepared)
     prepared.log(by)
     deps.on_settings(before, deps.settings.config)
     pending = ", ".join(prepared.pending())
