@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support import commands_tried
 
-JUDGE = "test_every_command_and_option_is_tried"
+JUDGE = "test_every_command_and_option_is_tested"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The admin client itself: what the command line does not ask for, and how it is refused."""
+"""The admin client: requests that no command uses, and errors."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -64,7 +64,7 @@ async def test_topics_and_offsets() -> None:
         assert planned.before == 1
 
 
-async def test_an_id_is_resolved_among_the_brokers_of_the_cluster_only() -> None:
+async def test_message_id_is_only_sent_to_brokers_of_the_cluster() -> None:
     """A message id is data: it must not decide where a signed request goes."""
     accepted: list[object] = []
 
@@ -92,7 +92,7 @@ async def test_an_id_is_resolved_among_the_brokers_of_the_cluster_only() -> None
                 assert found.body == b"x"
 
 
-async def test_an_id_finds_a_broker_that_is_registered_by_name(tmp_path: Path) -> None:
+async def test_message_id_resolves_to_broker_registered_by_host_name(tmp_path: Path) -> None:
     async with (
         running_namesrv(tmp_path) as namesrv,
         running_broker(tmp_path / "s", namesrvAddr=namesrv, brokerIP1="localhost") as broker,
@@ -107,7 +107,7 @@ async def test_an_id_finds_a_broker_that_is_registered_by_name(tmp_path: Path) -
         assert (await admin.messages.by_offset_id(sent.offset_id)).body == b"x"
 
 
-async def test_clients_that_are_connected() -> None:
+async def test_connected_producers_and_consumers_are_reported() -> None:
     async with administered() as (cluster, admin, broker):
         received: list[ReceivedMessage] = []
 
@@ -144,7 +144,7 @@ async def test_clients_that_are_connected() -> None:
         await consumer.close()
 
 
-async def test_refusals_and_failures() -> None:
+async def test_errors_of_servers_and_unreachable_addresses() -> None:
     with pytest.raises(AddressError):
         Admin("nowhere")
     with pytest.raises(AddressError, match="no nameserver given"):
@@ -160,7 +160,7 @@ async def test_refusals_and_failures() -> None:
         assert await admin.brokers.statistic(broker, "TOPIC_PUT_NUMS", "nothing") is None
 
 
-async def test_the_nameserver_that_answered_is_asked_first() -> None:
+async def test_responding_nameserver_is_preferred() -> None:
     async with Cluster() as cluster, Admin(f"127.0.0.1:1;{cluster.namesrv_address}") as admin:
         await admin.topics.names()
         assert admin.requests.namesrvs[0] == cluster.namesrv_address

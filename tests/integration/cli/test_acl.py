@@ -1,4 +1,4 @@
-"""Accounts by the command line, on a cluster that checks every request."""
+"""`tianzhou acl` on a cluster with access control."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +28,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
         yield Cli(cluster.namesrv_address)
 
 
-def test_without_an_account_the_remedy_is_named(cli: Cli) -> None:
+def test_missing_account_error_names_the_options(cli: Cli) -> None:
     told = cli.refused("broker", "config", "broker-0")
     assert "--access-key and --secret-key" in told
 
 
-def test_an_account_from_its_creation_to_its_end(cli: Cli) -> None:
+def test_account_is_created_listed_changed_and_deleted(cli: Cli) -> None:
     assert len(cli("acl", "versions", *SIGNED, "--json").json) == 1
     rights = ("--topic", "orders=PUB|SUB", "--group", "billing=SUB", "--default-topic", "DENY")
     more = ("--default-group", "SUB", "--white-address", "10.0.0.7", "--no-admin")
@@ -54,12 +54,12 @@ def test_an_account_from_its_creation_to_its_end(cli: Cli) -> None:
     assert "billing" not in cli("acl", "list", *SIGNED).out
 
 
-def test_the_white_list(cli: Cli) -> None:
+def test_white_list_is_set(cli: Cli) -> None:
     cli("acl", "white-list", "10.10.1.*", *SIGNED, "--yes")
     assert "needs no account from: 10.10.1.*" in cli("acl", "list", *SIGNED).out
 
 
-def test_an_administrator_stays_one_until_told(cli: Cli) -> None:
+def test_admin_flag_is_unchanged_unless_given(cli: Cli) -> None:
     put = ("acl", "put", "operations", *SIGNED, "--yes")
 
     def admin() -> bool:
@@ -75,7 +75,7 @@ def test_an_administrator_stays_one_until_told(cli: Cli) -> None:
     assert not admin()
 
 
-def test_only_what_is_named_is_asked_and_a_look_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_broker_option_and_dry_run(cli: Cli, tmp_path: Path) -> None:
     before = cli("acl", "list", *SIGNED, "--json").json
     rows = [
         ("acl", "list"), ("acl", "versions"), ("acl", "put", "newcomer", "--yes"),
@@ -96,7 +96,7 @@ def test_only_what_is_named_is_asked_and_a_look_changes_nothing(cli: Cli, tmp_pa
     assert "10.0.0.1" in file.read_text()
 
 
-def test_an_account_of_the_context_signs(cli: Cli) -> None:
+def test_requests_are_signed_with_the_account_of_the_context(cli: Cli) -> None:
     add = ["context", "add", "guarded", "-n", cli.namesrv, *SIGNED, "--use"]
     from tests.support.command_line import run_words
 

@@ -1,4 +1,4 @@
-"""What commands that send many messages say of a cluster that does not take everything."""
+"""Commands that send many messages to a cluster that rejects some of them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIANZHOU_CONFIG_DIR", str(tmp_path))
 
 
-def test_a_run_in_which_some_messages_failed_has_failed(tmp_path: Path) -> None:
+def test_failed_sends_give_exit_code_1(tmp_path: Path) -> None:
     quota = tmp_path / "quota.yml"
     quota.write_text("topics: [{topic: t, messagesPerSecond: 0.001}]")
     with Cluster(topics={"t": 1}, quotaFile=str(quota)) as cluster:
@@ -23,7 +23,7 @@ def test_a_run_in_which_some_messages_failed_has_failed(tmp_path: Path) -> None:
         assert "messagesPerSecond" in ran.json["first_error"]
 
 
-def test_sending_that_breaks_off_tells_how_far_it_came(tmp_path: Path) -> None:
+def test_interrupted_send_reports_acknowledged_count(tmp_path: Path) -> None:
     quota = tmp_path / "quota.yml"
     quota.write_text("topics: [{topic: t, messagesPerSecond: 0.001}]")
     with Cluster(topics={"t": 1}, quotaFile=str(quota)) as cluster:

@@ -1,4 +1,4 @@
-"""Topics, groups, offsets, brokers and nameservers by the command line."""
+"""Commands about topics, groups, offsets, brokers and nameservers."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def cli(cluster: Cluster) -> Cli:
 # -- topics ----------------------------------------------------------------------------------------
 
 
-def test_topics_are_listed_without_the_system_s(cli: Cli) -> None:
+def test_system_topics_are_hidden(cli: Cli) -> None:
     rows = cli("topic", "list", "orders", "--json").json
     assert rows == [
         {
@@ -43,7 +43,7 @@ def test_topics_are_listed_without_the_system_s(cli: Cli) -> None:
     assert "TBW102" not in cli("topic", "list", "--cluster", "DefaultCluster").out
 
 
-def test_a_topic_from_its_creation_to_its_end(cli: Cli) -> None:
+def test_topic_is_created_updated_and_deleted(cli: Cli) -> None:
     assert "created on broker-0, broker-1" in cli("topic", "create", "life", "--queues", "3").out
     assert "exists on broker-0" in cli.refused("topic", "create", "life")
     told = cli("topic", "show", "life", "--json").json
@@ -60,7 +60,7 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli) -> None:
     assert "there is no topic 'life'" in cli.refused("topic", "show", "life")
 
 
-def test_only_some_brokers(cli: Cli) -> None:
+def test_commands_with_broker_and_cluster_options(cli: Cli) -> None:
     cli("topic", "create", "there", "--broker", "broker-1", "--ordered", "--perm", "rw")
     assert cli("topic", "list", "there", "--json").json[0]["brokers"] == ["broker-1"]
     value = cli("namesrv", "kv", "get", "ORDER_TOPIC_CONFIG", "there").out
@@ -69,7 +69,7 @@ def test_only_some_brokers(cli: Cli) -> None:
     assert "there is no cluster 'x'" in cli.refused("topic", "create", "t", "--cluster", "x")
 
 
-def test_nothing_to_change(cli: Cli) -> None:
+def test_update_without_options_is_an_error(cli: Cli) -> None:
     assert "nothing to change" in cli.refused("topic", "update", "orders", code=2)
     assert "topic create none" in cli.refused("topic", "update", "none", "--queues", "1")
     assert "created" not in cli("topic", "update", "fresh", "--or-create", "--queues", "1").err
@@ -91,14 +91,14 @@ def test_topics_and_groups_are_copied_to_a_new_broker(cli: Cli) -> None:
     assert "same broker" in same
 
 
-def test_what_goes_in_and_out_of_topics(cli: Cli) -> None:
+def test_topic_stats_show_rates_in_and_out(cli: Cli) -> None:
     assert any(row["topic"] == "orders" for row in cli("topic", "stats", "--json").json)
 
 
 # -- groups and offsets ----------------------------------------------------------------------------
 
 
-def test_a_group_from_its_creation_to_its_end(cli: Cli) -> None:
+def test_group_is_created_updated_and_deleted(cli: Cli) -> None:
     assert "created on" in cli("group", "create", "g1", "--retries", "3", "--no-broadcast").out
     assert "exists on broker-0" in cli.refused("group", "create", "g1")
     more = ("--broker-id", "0", "--broker-id-when-slow", "1", "--notify", "--from-min")
@@ -155,7 +155,7 @@ def test_offsets_are_moved_shown_cloned_and_skipped(cli: Cli) -> None:
     assert cli("broker", "lag", "broker-0", "--orderly", "--json").json == []
 
 
-def test_wrong_moves(cli: Cli) -> None:
+def test_invalid_offset_resets_are_errors(cli: Cli) -> None:
     assert "there is no topic" in cli.refused("offset", "reset", "g", "none", "--to", "latest")
     words = ["offset", "reset", "g", "orders", "--to", "soon", "--yes"]
     assert "is not a time" in cli.refused(*words, code=2)
@@ -237,7 +237,7 @@ def test_settings_of_a_broker(cli: Cli) -> None:
     assert "KEY=VALUE" in cli.refused(*words, "--set", "x", code=2)
 
 
-def test_chores(cli: Cli) -> None:
+def test_cleaning_and_maintenance_commands(cli: Cli) -> None:
     for what in ("log", "queues", "topics"):
         assert "would delete" in cli("broker", "clean", what, "--dry-run").out
     assert "requested to" in cli("broker", "clean", "queues", "-b", "broker-0", "--yes").out
@@ -269,14 +269,14 @@ def test_write_permission_of_a_broker(cli: Cli) -> None:
     assert "there is no broker" in cli.refused(*words)
 
 
-def test_one_nameserver_away_is_passed_over(cli: Cli) -> None:
+def test_unreachable_nameserver_is_skipped(cli: Cli) -> None:
     both = Cli(f"127.0.0.1:1;{cli.namesrv}")
     assert both("topic", "list", "orders", "--json").json
     rows = both("namesrv", "list", "--json").json
     assert sorted(row["answers"] for row in rows) == [False, True]
 
 
-def test_mqadmin_does_the_same(cli: Cli) -> None:
+def test_mqadmin_subcommands_give_the_same_results(cli: Cli) -> None:
     words = ["updateTopic", "-c", "DefaultCluster", "-t", "old", "-r", "2", "-w", "2"]
     assert "topic old: created on broker-0, broker-1" in cli.mqadmin(*words).out
     assert "topic old: changed on broker-0, broker-1" in cli.mqadmin(*words).out

@@ -1,4 +1,4 @@
-"""docs/cli.md shows what the commands print, lists all of them, and the tests use all of them."""
+"""docs/cli.md matches the output of commands and lists all of them; tests use all of them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ELSEWHERE = {
 """Commands whose tests run in other processes, where they leave no notes."""
 
 
-async def test_the_page_is_what_the_commands_print(
+async def test_cli_page_matches_output_of_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("COLUMNS", "TIANZHOU_CONFIG_DIR", "NAMESRV_ADDR", "NO_COLOR"):
@@ -39,7 +39,7 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 @pytest.mark.usefixtures("all_of_the_command_line")
-def test_every_command_and_option_is_tried() -> None:
+def test_every_command_and_option_is_tested() -> None:
     untried = [each for each in everything() if each not in tried and not is_tried_elsewhere(each)]
     assert not untried, ", ".join(map(str, untried))
 

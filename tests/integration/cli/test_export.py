@@ -1,4 +1,4 @@
-"""What a cluster is measured, watched and exported by, and by whom its queues would be shared."""
+"""`cluster latency`, `cluster watch`, `cluster export` and `group allocate`."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def cli(cluster: Cluster) -> Cli:
     return Cli(cluster.namesrv_address)
 
 
-def test_members_divide_the_queues_of_a_topic(cli: Cli) -> None:
+def test_allocate_shows_queues_of_members(cli: Cli) -> None:
     told = cli("group", "allocate", "orders", "b", "a", "c", "--json").json["result"]
     # Members are sorted, as every member sorts them: a comes first and gets the odd queue.
     assert told["a"] == [
@@ -47,7 +47,7 @@ def test_members_divide_the_queues_of_a_topic(cli: Cli) -> None:
     assert "there is no topic" in cli.refused("group", "allocate", "nothing", "a")
 
 
-def test_each_broker_is_measured_by_its_own_topic(cli: Cli) -> None:
+def test_latency_is_measured_per_broker(cli: Cli) -> None:
     words = ("cluster", "latency", "--count", "5", "--size", "10", "--once", "--json")
     rows = cli(*words).json
     assert [(row["broker"], row["stored"], row["failed"]) for row in rows] == [
@@ -58,7 +58,7 @@ def test_each_broker_is_measured_by_its_own_topic(cli: Cli) -> None:
     assert "broker-1" in cli("cluster", "latency", "--count", "1", "--once").out
 
 
-def test_faults_are_told_when_they_come(cli: Cli) -> None:
+def test_watch_prints_new_faults(cli: Cli) -> None:
     words = ("cluster", "watch", "--every", "0.2", "--rounds", "2", "--wait", "0")
     lines = cli(*words, "--json").lines
     # Both rounds find the same; only the first one tells.
@@ -71,7 +71,7 @@ def test_faults_are_told_when_they_come(cli: Cli) -> None:
     assert (line["level"], line["check"]) == ("error", "nameservers")
 
 
-def test_metadata_is_exported_as_mqadmin_does(cli: Cli, tmp_path: Path) -> None:
+def test_metadata_export_has_the_layout_of_mqadmin(cli: Cli, tmp_path: Path) -> None:
     cli("group", "create", "billing", "--retry-queues", "2")
     out = cli("cluster", "export", "metadata", "--folder", str(tmp_path / "new")).out
     path = tmp_path / "new" / "metadata.json"
@@ -115,7 +115,7 @@ def test_settings_and_figures_are_exported(cli: Cli, tmp_path: Path) -> None:
     assert "normalOneDayInNum" in figures["totalData"]["totalOneDayNum"]
 
 
-def test_what_cannot_be_exported(cli: Cli, tmp_path: Path) -> None:
+def test_invalid_exports_are_errors(cli: Cli, tmp_path: Path) -> None:
     assert "--only (topics or groups)" in cli.refused(
         "cluster", "export", "configs", "--special", code=2
     )

@@ -1,4 +1,4 @@
-"""Groups with consumers online, brokers that go away, and what the doctor says to both."""
+"""Groups with online consumers, unreachable brokers, and the findings of the doctor."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -48,7 +48,7 @@ async def consumers(
         yield received
 
 
-async def test_members_lag_and_holders_are_shown() -> None:
+async def test_group_show_lists_members_lag_and_holders() -> None:
     async with Cluster(topics={"orders": 4}) as cluster:
         cli = Cli(cluster.namesrv_address)
         async with consumers(cluster, "billing", "*", "*") as received:
@@ -79,7 +79,7 @@ async def test_members_lag_and_holders_are_shown() -> None:
             assert [(row["group"], row["members"]) for row in rows] == [("billing", 2)]
 
 
-async def test_members_that_subscribe_differently_are_named_on_both_sides() -> None:
+async def test_different_subscriptions_name_all_members() -> None:
     async with Cluster(topics={"orders": 4}) as cluster:
         cli = Cli(cluster.namesrv_address)
         async with consumers(cluster, "billing", "paid", "sent || paid"):
@@ -96,7 +96,7 @@ async def test_members_that_subscribe_differently_are_named_on_both_sides() -> N
             assert finding["level"] == "error"
 
 
-async def test_offsets_move_while_consumers_are_online() -> None:
+async def test_offsets_are_reset_with_consumers_online() -> None:
     async with Cluster(topics={"orders": 2}) as cluster:
         cli = Cli(cluster.namesrv_address)
         async with consumers(cluster, "billing", "*") as (received,):
@@ -124,7 +124,7 @@ async def ghost(namesrv: str) -> AsyncGenerator[None]:
         yield
 
 
-async def test_a_broker_away_is_a_warning_and_the_rest_is_shown() -> None:
+async def test_unreachable_broker_is_a_warning() -> None:
     async with Cluster(topics={"orders": 2}) as cluster:
         cli = Cli(cluster.namesrv_address)
         await cli.run("group", "create", "billing")
@@ -148,7 +148,7 @@ async def test_a_broker_away_is_a_warning_and_the_rest_is_shown() -> None:
             assert alone.err.count("\n") == 1
 
 
-async def test_the_doctor_finds_nothing_where_nothing_is_wrong() -> None:
+async def test_doctor_reports_no_fault_for_healthy_cluster() -> None:
     settings: dict[str, Any] = {
         "autoCreateTopicEnable": "false",
         "autoCreateSubscriptionGroup": "false",
@@ -161,7 +161,7 @@ async def test_the_doctor_finds_nothing_where_nothing_is_wrong() -> None:
         assert levels == {"ok"}
 
 
-async def test_the_doctor_sees_what_waits_and_what_is_careless() -> None:
+async def test_doctor_reports_backlogs_and_unsafe_settings() -> None:
     async with Cluster(topics={"orders": 2}) as cluster:
         cli = Cli(cluster.namesrv_address)
         await cli.run("message", "send", "orders", "x", "--count", "3")
@@ -195,7 +195,7 @@ async def gated_consumer(cluster: Cluster) -> AsyncGenerator[tuple[asyncio.Semap
                 gate.release()
 
 
-async def test_the_doctor_tells_a_busy_consumer_from_one_that_is_stuck() -> None:
+async def test_doctor_distinguishes_busy_from_stuck_consumers() -> None:
     async with Cluster(topics={"orders": 1}) as cluster:
         cli = Cli(cluster.namesrv_address)
         await cli.run("group", "create", "billing")

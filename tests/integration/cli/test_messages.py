@@ -1,4 +1,4 @@
-"""Messages and dead letters by the command line."""
+"""Commands about messages and dead letters."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def send(cli: Cli, topic: str, body: str, *more: str) -> str:
     return str(cli("message", "send", topic, body, *more, "--json").json[0]["message_id"])
 
 
-def test_a_message_is_sent_and_found_every_way(cli: Cli) -> None:
+def test_message_is_found_by_id_key_offset_and_time(cli: Cli) -> None:
     options = ("--tag", "paid", "--key", "k-7", "--key", "k-8", "--property", "amount=120")
     sent = cli("message", "send", "orders", "hello", *options, "--json").json[0]
     assert sent["status"] == "SEND_OK"
@@ -63,7 +63,7 @@ def test_a_message_is_sent_and_found_every_way(cli: Cli) -> None:
     assert "Properties" in cli("message", "show", sent["offset_id"]).out
 
 
-def test_an_id_that_names_another_host_is_looked_up_where_the_operator_says(cli: Cli) -> None:
+def test_broker_option_overrides_address_in_offset_id(cli: Cli) -> None:
     (sent,) = cli("message", "send", "orders", "hello", "--json").json
     moved = "0A090909" + sent["offset_id"][8:]
     refused = cli.refused("message", "show", moved)
@@ -76,7 +76,7 @@ def test_an_id_that_names_another_host_is_looked_up_where_the_operator_says(cli:
     assert "10.9.9.9" not in cli.refused("message", "push", moved, *to, *at)
 
 
-def test_nothing_is_found(cli: Cli) -> None:
+def test_missing_messages_are_errors(cli: Cli) -> None:
     assert cli("message", "query", "orders", "--key", "nothing", "--json").json == []
     assert "0 messages" in cli("message", "query", "quiet", "--from", "earliest").out
     assert "also pass --topic TOPIC" in cli.refused("message", "show", "7F000001" + "0" * 24)
@@ -90,7 +90,7 @@ def test_nothing_is_found(cli: Cli) -> None:
     assert "exclude each other" in cli.refused(*words, code=2)
 
 
-def test_a_query_by_key_goes_on_until_it_has_found_enough(cli: Cli) -> None:
+def test_query_by_key_reads_pages_up_to_the_limit(cli: Cli) -> None:
     """A broker's index gives 64 at once; conditions are looked at here."""
     first = send(cli, "orders", "the first", "--key", "busy")
     cli("message", "send", "orders", "one of many", "--key", "busy", "--count", "150")
@@ -102,7 +102,7 @@ def test_a_query_by_key_goes_on_until_it_has_found_enough(cli: Cli) -> None:
     assert newest == [each["id"] for each in everything[-100:]]
 
 
-def test_a_query_by_key_says_where_it_cannot_go_on(cli: Cli, cluster: Cluster) -> None:
+def test_query_by_key_warns_if_incomplete(cli: Cli, cluster: Cluster) -> None:
     """Messages of a batch are stored at one time, so none is older than another."""
     with Producer("crowd", namesrv=cluster.namesrv_address) as producer:
         producer.send_many([Message("quiet", b"x", keys=["crowd"])] * 100)
@@ -130,7 +130,7 @@ def test_bodies_from_files_and_input(
     assert cli("message", "show", sent[0]["offset_id"], "--json").json["body"] == "whole\ninput"
 
 
-def test_tail_shows_what_is_there_and_what_comes(cli: Cli) -> None:
+def test_tail_shows_stored_and_new_messages(cli: Cli) -> None:
     cli("topic", "create", "tailed", "--queues", "2")
     for number in range(6):
         tag = "even" if number % 2 == 0 else "odd"
@@ -162,7 +162,7 @@ def test_delayed_messages(cli: Cli, cluster: Cluster) -> None:
     assert found["body"] == "later"
 
 
-def test_traces_are_read_back(cli: Cli) -> None:
+def test_message_traces_are_shown(cli: Cli) -> None:
     cli("topic", "create", "traces", "--queues", "1")
     traces = ("--trace-topic", "traces")
     fields = ["Pub", "1700000000000", "r", "pg", "orders", "ID9", "", "k", "h:1", "1", "3", "0",
@@ -174,7 +174,7 @@ def test_traces_are_read_back(cli: Cli) -> None:
     assert "no trace of ID8" in cli.refused("message", "trace", "ID8", *traces)
 
 
-def test_dead_letters_are_listed_sent_again_and_exported(cli: Cli, tmp_path: Path) -> None:
+def test_dead_letters_are_listed_resent_and_exported(cli: Cli, tmp_path: Path) -> None:
     cli("group", "create", "billing")
     assert "0 groups with dead letters" in cli("dlq", "list").out
     assert "has no dead letters" in cli.refused("dlq", "list", "billing")
@@ -209,7 +209,7 @@ def test_dead_letters_are_listed_sent_again_and_exported(cli: Cli, tmp_path: Pat
     assert "directory" in cli.refused("dlq", "export", "billing", "--to", "/", code=2)
 
 
-def test_who_has_consumed_a_message(cli: Cli) -> None:
+def test_show_lists_groups_that_consumed_a_message(cli: Cli) -> None:
     cli("topic", "create", "seen", "--queues", "1")
     cli("group", "create", "reader")
     message_id = send(cli, "seen", "x")
@@ -239,7 +239,7 @@ def test_bench(cli: Cli) -> None:
     assert "there is no topic" in cli.refused("bench", "send", "none")
 
 
-def test_a_message_that_waits_is_taken_back_by_its_id(tmp_path: Path) -> None:
+def test_timed_message_is_recalled_by_id(tmp_path: Path) -> None:
     with (
         Cluster(folder=tmp_path / "timers", topics={"later": 1}, recallMessageEnable="true") as own,
         Producer("timing", namesrv=own.namesrv_address) as producer,

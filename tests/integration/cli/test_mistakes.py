@@ -1,4 +1,4 @@
-"""Commands that cannot work say in one line why, and what to do."""
+"""Errors of commands are one line with cause and remedy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def refused(words: str, namesrv: str) -> str:
 
 
 @pytest.mark.parametrize("words", OF_A_CLUSTER)
-def test_no_nameserver(words: str) -> None:
+def test_no_nameserver_reachable(words: str) -> None:
     line = refused(words, f"127.0.0.1:{free_port()}")
     assert "no nameserver responds" in line
     assert "refused" in line
@@ -54,7 +54,7 @@ def test_no_nameserver(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", OF_A_CLUSTER)
-def test_a_broker_in_place_of_the_nameserver(cluster: Cluster, words: str) -> None:
+def test_broker_address_given_as_nameserver(cluster: Cluster, words: str) -> None:
     (address,) = cluster.broker_addresses.values()
     line = refused(words, address)
     assert f"{address} is not a nameserver" in line
@@ -62,7 +62,7 @@ def test_a_broker_in_place_of_the_nameserver(cluster: Cluster, words: str) -> No
 
 
 @pytest.mark.parametrize("words", [each for each in OF_A_CLUSTER if "bench" not in each])
-def test_no_broker(deserted: Cluster, words: str) -> None:
+def test_no_broker_registered(deserted: Cluster, words: str) -> None:
     line = refused(words, deserted.namesrv_address)
     assert "no broker is registered" in line, line
 
@@ -76,11 +76,11 @@ def test_no_broker(deserted: Cluster, words: str) -> None:
         (":9876", "has no host"),
     ],
 )
-def test_an_address_that_cannot_be_one(namesrv: str, says: str) -> None:
+def test_invalid_address(namesrv: str, says: str) -> None:
     assert says in refused("topic list", namesrv)
 
 
-def test_an_id_of_a_producer_needs_its_topic(cluster: Cluster) -> None:
+def test_message_id_of_producer_needs_topic(cluster: Cluster) -> None:
     cli = Cli(cluster.namesrv_address)
     (sent,) = cli("message", "send", "orders", "x", "--json").json
     line = refused(f"message show {sent['message_id']}", cluster.namesrv_address)
@@ -89,7 +89,7 @@ def test_an_id_of_a_producer_needs_its_topic(cluster: Cluster) -> None:
     cli("message", "show", sent["offset_id"])
 
 
-def test_a_topic_that_does_not_exist(cluster: Cluster) -> None:
+def test_unknown_topic(cluster: Cluster) -> None:
     line = refused("message send nope x", cluster.namesrv_address)
     assert "there is no topic 'nope'" in line
     assert "create it with `tianzhou topic create`" in line

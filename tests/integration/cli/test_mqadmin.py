@@ -52,7 +52,7 @@ def test_only_active_topics(cli: Cli) -> None:
     assert "quiet" not in active
 
 
-def test_what_a_group_has_before_it(cli: Cli) -> None:
+def test_lag_of_groups_on_a_broker(cli: Cli) -> None:
     cli("topic", "create", "heaped", "--queues", "1", "--broker", "broker-0")
     for body in "abc":
         cli("message", "send", "heaped", body)
@@ -64,7 +64,7 @@ def test_what_a_group_has_before_it(cli: Cli) -> None:
     assert cli("topic", "stats", "heaped", "--json").json[0]["groups"][0]["lag"] == 0
 
 
-def test_the_stock_name_sets_what_is_not_named_to_its_default(cli: Cli) -> None:
+def test_mqadmin_update_resets_options_not_given(cli: Cli) -> None:
     cli("topic", "create", "plain", "--queues", "3", "--perm", "r", "--unit", "--broker",
         "broker-0", "--attribute", "message.type=FIFO")  # fmt: skip
     cli.mqadmin("updateTopic", "-b", "broker-0", "-t", "plain", "-w", "5")
@@ -117,7 +117,7 @@ def test_flags_of_a_new_topic(cli: Cli, flags: tuple[str, ...], bits: int) -> No
 
 
 @pytest.mark.parametrize("kind", ["topic", "group"])
-def test_nothing_is_taken_from_what_is_new(cli: Cli, kind: str) -> None:
+def test_remove_attribute_is_refused_at_creation(cli: Cli, kind: str) -> None:
     why = cli.refused(kind, "create", "brand-new", "--remove-attribute", "a", code=2)
     assert f"a new {kind} has no attributes yet" in why
 
@@ -130,7 +130,7 @@ def settings_of(cli: Cli, what: str, name: str) -> dict[str, object]:
     return found
 
 
-def test_a_retry_policy_and_attributes_of_a_group_and_a_copy_of_it(cli: Cli) -> None:
+def test_retry_policy_and_attributes_of_groups_are_copied(cli: Cli) -> None:
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 5000}}
     cli(
         "group", "create", "patient", "--broker", "broker-0", "--retry-policy", json.dumps(policy),
@@ -147,7 +147,7 @@ def test_a_retry_policy_and_attributes_of_a_group_and_a_copy_of_it(cli: Cli) -> 
     assert "--retry-policy" in refused
 
 
-def test_copies_reach_all_brokers_that_lack_them(tmp_path: Path) -> None:
+def test_copy_creates_missing_topics_on_all_brokers(tmp_path: Path) -> None:
     with Cluster(brokers=4, folder=tmp_path / "four") as cluster:
         cli = Cli(cluster.namesrv_address)
         cli("topic", "create", "spread", "--broker", "broker-0", "--queues", "3")
@@ -199,7 +199,7 @@ def test_lists_of_topics_and_groups_from_files(cli: Cli, tmp_path: Path) -> None
     assert only["broker"] == "broker-1"
 
 
-def test_files_that_are_no_lists(cli: Cli, tmp_path: Path) -> None:
+def test_invalid_settings_files_are_errors(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "some.json"
     for text, why in (("[]", "empty"), ("[{}]", "needs a topicName"), ("7", "some.json")):
         file.write_text(text)
@@ -213,7 +213,7 @@ def test_files_that_are_no_lists(cli: Cli, tmp_path: Path) -> None:
 # -- through another route -------------------------------------------------------------------------
 
 
-def test_a_route_that_is_found_through_another_name(cli: Cli) -> None:
+def test_through_option_uses_route_of_another_topic(cli: Cli) -> None:
     sent = cli("message", "send", "orders", "x", "--key", "routed", "--json").json[0]
     for through in (CLUSTER, "quiet"):
         shown = cli("topic", "show", "orders", "--through", through, "--json").json
@@ -252,7 +252,7 @@ def test_bodies_in_another_character_set(cli: Cli, tmp_path: Path) -> None:
     assert "unknown character set" in cli.refused(*words, "--charset", "klingon", code=2)
 
 
-def test_counting_by_tag_without_bodies_from_a_place_on(cli: Cli) -> None:
+def test_count_by_tag_without_bodies_from_offset(cli: Cli) -> None:
     cli("topic", "create", "tagged", "--queues", "1", "--broker", "broker-0")
     for tag in ("a", "b", "a", "a"):
         cli("message", "send", "tagged", f"body-{tag}", "--tag", tag)
@@ -274,7 +274,7 @@ def test_counting_by_tag_without_bodies_from_a_place_on(cli: Cli) -> None:
     assert len(cli(*words).json) == 4, "the first broker that has it"
 
 
-def test_a_trace_is_written_along(cli: Cli) -> None:
+def test_send_with_trace_writes_a_trace(cli: Cli) -> None:
     words = ["message", "send", "orders", "seen", "--key", "k", "--trace", "--queue", "1"]
     sent = cli(*words, "--broker", "broker-1", "--json").json[0]
     assert (sent["broker_name"], sent["queue_id"], sent["status"]) == ("broker-1", 1, "SEND_OK")
@@ -284,7 +284,7 @@ def test_a_trace_is_written_along(cli: Cli) -> None:
     assert "no trace of" in cli.refused(*trace, "--to", "1h")
 
 
-def test_a_message_is_sent_again_as_it_is(cli: Cli) -> None:
+def test_resend_keeps_body_properties_and_id(cli: Cli) -> None:
     sent = cli("message", "send", "orders", "twice", "--tag", "t", "--property", "a=b", "--json")
     first = sent.json[0]
     (second,) = cli("message", "resend", first["offset_id"], "--json").json
@@ -299,7 +299,7 @@ def test_a_message_is_sent_again_as_it_is(cli: Cli) -> None:
     assert "there is no topic" in cli.refused(*words, "--through", "none")
 
 
-async def test_a_member_consumes_a_message_that_is_pushed_to_it(cluster: Cluster) -> None:
+async def test_pushed_message_is_consumed_by_member(cluster: Cluster) -> None:
     cli = Cli(cluster.namesrv_address)
     got: list[str] = []
 

@@ -62,7 +62,7 @@ LIVE = ["cluster top", "cluster latency --count 1"]
 
 
 @pytest.mark.parametrize("command", [*WATCHED, *LIVE])
-def test_it_is_shown_again_as_often_as_wanted(
+def test_watch_refreshes_at_the_interval(
     filled: Cli, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = command.replace("FOLDER", str(tmp_path))
@@ -95,7 +95,7 @@ def test_it_is_shown_again_as_often_as_wanted(
         "group create of-cluster", "group delete of-cluster --yes",
     ],
 )  # fmt: skip
-def test_a_cluster_is_named_and_another_one_is_unknown(filled: Cli, command: str) -> None:
+def test_cluster_option_and_unknown_cluster(filled: Cli, command: str) -> None:
     words = command.split()
     assert "Elsewhere" in filled.refused(*words, "--cluster", "Elsewhere")
     filled(*words, "--cluster", "DefaultCluster")
@@ -224,7 +224,7 @@ def test_a_group_on_one_broker_and_its_offsets(cli: Cli) -> None:
 # -- offsets and messages --------------------------------------------------------------------------
 
 
-def test_a_look_at_offsets_before_they_move(cli: Cli) -> None:
+def test_offset_reset_dry_run(cli: Cli) -> None:
     cli("topic", "create", "places", "--queues", "1")
     for broker in BOTH:
         cli("message", "send", "places", "x", "--broker", broker, "--queue", "0")
@@ -329,6 +329,6 @@ def test_the_version_and_the_completion() -> None:
     assert "_TIANZHOU_COMPLETE" in run_here("completion", "bash")
 
 
-def test_certificates_are_made_where_they_are_wanted(tmp_path: Path) -> None:
+def test_tls_init_folder_option(tmp_path: Path) -> None:
     run_here("tls", "init", "broker.example", "--folder", str(tmp_path / "certificates"))
     assert (tmp_path / "certificates" / "ca.pem").exists()

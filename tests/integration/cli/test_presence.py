@@ -1,4 +1,4 @@
-"""`doctor` and `cluster watch` notice a broker that is gone."""
+"""`doctor` and `cluster watch` report missing brokers."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-async def test_the_doctor_misses_a_broker_that_was_there_at_the_last_look() -> None:
+async def test_doctor_reports_broker_missing_since_last_run() -> None:
     async with Cluster(brokers=2) as cluster:
         cli = Cli(cluster.namesrv_address)
         await cli.run("doctor", "--wait", "0")
@@ -39,7 +39,7 @@ async def test_the_doctor_misses_a_broker_that_was_there_at_the_last_look() -> N
         await cli.run("doctor", "--wait", "0")
 
 
-async def test_the_doctor_is_satisfied_again_when_the_broker_is_back() -> None:
+async def test_doctor_reports_no_fault_after_broker_returns() -> None:
     async with Cluster(brokers=2) as cluster:
         cli = Cli(cluster.namesrv_address)
         await cli.run("doctor", "--wait", "0")
@@ -49,7 +49,7 @@ async def test_the_doctor_is_satisfied_again_when_the_broker_is_back() -> None:
         await cli.run("doctor", "--wait", "0")
 
 
-async def test_the_doctor_says_so_when_every_broker_is_gone() -> None:
+async def test_doctor_reports_that_no_broker_is_registered() -> None:
     async with Cluster(brokers=1) as cluster:
         cli = Cli(cluster.namesrv_address)
         await asyncio.to_thread(cluster.stop_broker, "broker-0")
@@ -57,7 +57,7 @@ async def test_the_doctor_says_so_when_every_broker_is_gone() -> None:
         assert "no broker is registered" in ran.out
 
 
-async def test_brokers_may_be_expected() -> None:
+async def test_expect_option_reports_missing_brokers() -> None:
     async with Cluster(brokers=2) as cluster:
         cli = Cli(cluster.namesrv_address)
         wanted = ("--expect", "broker-0", "--expect", "broker-1", "--expect", "2")
@@ -70,7 +70,7 @@ async def test_brokers_may_be_expected() -> None:
         assert "--expect 0" in ran.err
 
 
-async def test_a_watch_tells_a_broker_that_goes_in_the_same_run(
+async def test_watch_reports_broker_lost_during_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The look before it goes, the look after, and the look when it is back."""
@@ -104,7 +104,7 @@ async def test_a_watch_tells_a_broker_that_goes_in_the_same_run(
     assert told == [("came", "settings")] * 2 + [("came", "brokers"), ("gone", "brokers")]
 
 
-def test_the_memory_is_bounded_and_outlives_damage(tmp_path: Path) -> None:
+def test_saved_brokers_are_limited_and_survive_damaged_files(tmp_path: Path) -> None:
     for number in range(FILES_MAX + 3):
         assert SeenBrokers(tmp_path, [f"ns{number}:9876"]).save({}) is None
     seen = SeenBrokers(tmp_path, ["ns:9876", "very-long-name." * 30 + ":9876"])
@@ -122,7 +122,7 @@ def test_the_memory_is_bounded_and_outlives_damage(tmp_path: Path) -> None:
     assert warning is not None
 
 
-def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "seen").write_text("a file in the way")
     warning = SeenBrokers(tmp_path, ["ns:9876"]).save({("c", "b", 0): _known()})
     assert warning is not None

@@ -50,9 +50,7 @@ class Open:
         (("topic", "show", "orders", "--watch", "--every", "0.2"), "Topic orders"),
     ],
 )
-def test_a_live_screen_goes_on_until_ctrl_c(
-    terminals: Open, words: tuple[str, ...], seen: str
-) -> None:
+def test_live_screen_ends_with_ctrl_c(terminals: Open, words: tuple[str, ...], seen: str) -> None:
     terminal = terminals(*words)
     terminal.until(f"{seen}.*{seen}")
     terminal.process.send_signal(signal.SIGINT)
@@ -60,7 +58,7 @@ def test_a_live_screen_goes_on_until_ctrl_c(
     assert "Traceback" not in terminal.seen
 
 
-def test_tail_goes_on_until_ctrl_c(terminals: Open) -> None:
+def test_tail_ends_with_ctrl_c(terminals: Open) -> None:
     tail = terminals("message", "tail", "orders")
     tail.until("Ctrl-C to stop")
     sender = terminals("message", "send", "orders", "hello there")
@@ -71,7 +69,7 @@ def test_tail_goes_on_until_ctrl_c(terminals: Open) -> None:
     assert "Traceback" not in tail.seen
 
 
-def test_what_destroys_asks_first(terminals: Open) -> None:
+def test_destructive_commands_ask_for_confirmation(terminals: Open) -> None:
     assert terminals("topic", "create", "doomed").ended() == 0
     refused = terminals("topic", "delete", "doomed")
     refused.until(r"Delete topic doomed.*\[y/N\]")
@@ -91,7 +89,7 @@ def test_tables_have_colours_on_a_terminal(terminals: Open) -> None:
     assert "\x1b[32m" in terminal.seen, "green: it answers"
 
 
-def test_output_into_a_pipe_that_is_closed(cluster: Cluster, tmp_path: Path) -> None:
+def test_closed_pipe_is_no_error(cluster: Cluster, tmp_path: Path) -> None:
     environ = os.environ | {
         "NAMESRV_ADDR": cluster.namesrv_address, "TIANZHOU_CONFIG_DIR": str(tmp_path),
     }  # fmt: skip

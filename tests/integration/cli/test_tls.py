@@ -1,4 +1,4 @@
-"""Contexts with TLS, against servers that take nothing else for an answer."""
+"""Contexts with TLS, against servers that enforce it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ async def secured(folder: Path) -> AsyncGenerator[str]:
         yield namesrv
 
 
-async def test_a_context_with_an_authority_reaches_a_broker_that_enforces_tls(
+async def test_context_with_ca_connects_to_enforcing_broker(
     tmp_path: Path,
 ) -> None:
     async with secured(tmp_path) as namesrv:
@@ -69,7 +69,7 @@ async def test_a_context_with_an_authority_reaches_a_broker_that_enforces_tls(
         assert told["contexts"]["safe"]["tls_ca"] == ca
 
 
-async def test_without_tls_or_with_another_authority_nothing_is_reached(tmp_path: Path) -> None:
+async def test_plain_connection_or_other_ca_fails(tmp_path: Path) -> None:
     async with secured(tmp_path) as namesrv:
         plain = await tianzhou("broker", "config", "broker-a", "--namesrv", namesrv)
         assert plain.code == 1, plain
@@ -89,7 +89,7 @@ async def test_without_tls_or_with_another_authority_nothing_is_reached(tmp_path
         assert "certificate" in system.err.lower()
 
 
-async def test_a_context_shows_its_certificate_where_servers_want_one(tmp_path: Path) -> None:
+async def test_context_with_client_certificate(tmp_path: Path) -> None:
     tls = tmp_path / "tls"
     assert make_certificates(tls, ["127.0.0.1"]) == 0
     port = {

@@ -53,7 +53,7 @@ def cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_cut(
+def test_no_value_is_truncated(
     cluster: Cluster,
     cells: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -71,7 +71,9 @@ def test_nothing_is_cut(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_addresses_are_whole_on_a_terminal(cluster: Cluster, tmp_path: Path, width: int) -> None:
+def test_addresses_are_not_wrapped_on_a_terminal(
+    cluster: Cluster, tmp_path: Path, width: int
+) -> None:
     place = {
         "NAMESRV_ADDR": cluster.namesrv_address, "TIANZHOU_CONFIG_DIR": str(tmp_path),
     }  # fmt: skip

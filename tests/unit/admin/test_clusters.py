@@ -1,4 +1,4 @@
-"""Which brokers a request is for."""
+"""Selection of brokers."""
 
 import pytest
 
@@ -16,19 +16,19 @@ def names(found: list[BrokerRef]) -> list[str]:
     return [at.label for at in found]
 
 
-def test_all_of_them_in_order() -> None:
+def test_brokers_are_sorted() -> None:
     assert names(choose(INFO)) == ["a", "a[1]", "b"]
     assert names(choose(INFO, masters=True)) == ["a", "b"]
 
 
-def test_by_cluster_name_and_address() -> None:
+def test_brokers_by_cluster_name_and_address() -> None:
     assert names(choose(INFO, cluster="c2")) == ["b"]
     assert names(choose(INFO, broker="a")) == ["a", "a[1]"]
     assert names(choose(INFO, broker="h:2")) == ["a[1]"]
     assert names(choose(INFO, broker="h:2", masters=True)) == ["a[1]"], "an address is meant"
 
 
-def test_an_address_that_is_not_registered_can_be_asked() -> None:
+def test_unregistered_address_can_be_used() -> None:
     (found,) = choose(INFO, broker="far:10911")
     assert (found.address, found.is_master) == ("far:10911", True)
 
@@ -40,19 +40,17 @@ def test_an_address_that_is_not_registered_can_be_asked() -> None:
         (None, "x", "there is no broker 'x'; registered: a, b"),
     ],
 )
-def test_what_does_not_exist_is_told_with_what_does(
-    cluster: str | None, broker: str | None, told: str
-) -> None:
+def test_error_lists_existing_names(cluster: str | None, broker: str | None, told: str) -> None:
     with pytest.raises(TargetError, match=told):
         choose(INFO, cluster=cluster, broker=broker)
 
 
-def test_an_empty_cluster() -> None:
+def test_empty_cluster() -> None:
     with pytest.raises(TargetError, match="no broker is registered"):
         choose(ClusterInfo())
 
 
-def test_a_slave_stands_in_where_a_topic_has_no_master() -> None:
+def test_slave_is_used_for_topic_without_master() -> None:
     slave = BrokerData(cluster="c", broker_name="s", addresses={1: "h:9"})
     route = TopicRouteData(brokers=[slave, A])
     assert names(masters_of(route)) == ["a", "s[1]"]

@@ -1,4 +1,4 @@
-"""The documents that a cluster is exported as, out of plain values."""
+"""Documents of `cluster export`, from plain values."""
 
 from tianzhou.admin.export import Tables, add_up, kept_settings, quota_of, summed
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -17,7 +17,7 @@ def tables(queue_count: int) -> Tables:
     return Tables(topics, {"g": group})
 
 
-def test_queues_of_all_brokers_are_added_up() -> None:
+def test_queues_are_summed_over_brokers() -> None:
     told = add_up([tables(2), tables(4)], special=False, now_ms=7)
     assert list(told["topicConfigTable"]) == ["t"]
     topic = told["topicConfigTable"]["t"]
@@ -28,12 +28,12 @@ def test_queues_of_all_brokers_are_added_up() -> None:
     assert "attributes" not in topic
 
 
-def test_retry_topics_and_dead_letters_on_demand() -> None:
+def test_retry_and_dead_letter_topics_with_special() -> None:
     told = add_up([tables(1)], special=True, now_ms=0)
     assert list(told["topicConfigTable"]) == ["%DLQ%g", "%RETRY%g", "t"]
 
 
-def test_only_settings_that_matter_for_a_move() -> None:
+def test_only_listed_settings_are_exported() -> None:
     assert kept_settings({"brokerName": "a", "listenPort": "1"}) == {"brokerName": "a"}
 
 
@@ -60,7 +60,7 @@ def test_figures_of_a_broker_and_their_sums() -> None:
     assert total["totalOneDayNum"]["transOneDayInNum"] == 120
 
 
-def test_a_broker_that_tells_nothing() -> None:
+def test_broker_without_figures() -> None:
     quota = quota_of({}, None, None)
     assert quota["tps"]["normalInTps"] == 0.0
     assert quota["diskRatio"] == {"commitLogDiskRatio": None, "consumeQueueDiskRatio": None}

@@ -8,7 +8,7 @@ from tianzhou.errors import ConnectError
 BROKERS = [BrokerRef(name, 0, f"{name}:1", "c") for name in "dcba"]
 
 
-async def test_the_answers_keep_the_order_of_the_question() -> None:
+async def test_responses_are_in_the_order_of_brokers() -> None:
     async def ask(at: BrokerRef) -> str:
         return at.name
 
@@ -17,7 +17,7 @@ async def test_the_answers_keep_the_order_of_the_question() -> None:
     assert gathered.warnings == []
 
 
-async def test_one_away_is_a_warning() -> None:
+async def test_one_failure_is_a_warning() -> None:
     async def ask(at: BrokerRef) -> str:
         if at.name == "c":
             raise ConnectError("refused")
@@ -28,7 +28,7 @@ async def test_one_away_is_a_warning() -> None:
     assert gathered.warnings == ["c (c:1): refused"]
 
 
-async def test_all_away_is_a_failure() -> None:
+async def test_all_failures_raise_the_first() -> None:
     async def ask(at: BrokerRef) -> str:
         raise ConnectError(f"{at.name} refused")
 
@@ -36,7 +36,7 @@ async def test_all_away_is_a_failure() -> None:
         await gather(BROKERS, ask)
 
 
-async def test_nobody_asked_is_no_failure() -> None:
+async def test_no_brokers_is_no_failure() -> None:
     async def ask(at: BrokerRef) -> str:
         return at.name
 

@@ -23,12 +23,12 @@ def member(client_id: str, subscriptions: dict[str, str] | None) -> Member:
     return Member(client_id, "127.0.0.1:1", "PYTHON", "V4_9_7", ("b",), subscriptions)
 
 
-def test_members_that_agree_contradict_nobody() -> None:
+def test_equal_subscriptions_are_no_conflict() -> None:
     assert conflicts([member("a", {"t": "x"}), member("b", {"t": "x"})]) == ()
     assert conflicts([]) == ()
 
 
-def test_both_sides_of_a_contradiction_are_named() -> None:
+def test_conflict_names_all_members() -> None:
     found = conflicts(
         [member("a", {"t": "x", "u": "*"}), member("b", {"t": "y", "u": "*"}), member("c", {})]
     )
@@ -39,11 +39,11 @@ def test_both_sides_of_a_contradiction_are_named() -> None:
     assert found[1].describe() == "u: a and b: *; c: not subscribed"
 
 
-def test_a_member_that_cannot_be_asked_is_no_contradiction() -> None:
+def test_silent_member_is_no_conflict() -> None:
     assert conflicts([member("a", {"t": "x"}), member("b", None)]) == ()
 
 
-def test_tags_in_another_order_are_the_same_filter() -> None:
+def test_order_of_tags_does_not_matter() -> None:
     one = SubscriptionData(topic="t", expression="b || a")
     other = SubscriptionData(topic="t", expression="a||b ")
     assert filter_text(one) == filter_text(other) == "a || b"
@@ -52,12 +52,12 @@ def test_tags_in_another_order_are_the_same_filter() -> None:
     assert filter_text(sql) == "SQL92 a > 1"
 
 
-def test_the_retry_topic_is_no_subscription() -> None:
+def test_retry_topic_is_not_listed() -> None:
     given = [SubscriptionData(topic="%RETRY%g"), SubscriptionData(topic="t")]
     assert filters_of(given) == {"t": "*"}
 
 
-def test_the_filters_of_a_group() -> None:
+def test_subscriptions_of_group() -> None:
     told = ConsumerConnection(subscriptions={"t": SubscriptionData(topic="t", expression="z")})
     assert subscriptions_of([], [told]) == {"t": "z"}
     assert subscriptions_of([member("a", None)], [told]) == {"t": "z"}
@@ -65,7 +65,7 @@ def test_the_filters_of_a_group() -> None:
     assert subscriptions_of(two, [told]) == {"t": "x or y", "u": "*"}
 
 
-def test_differences_that_our_brokers_tell() -> None:
+def test_conflicts_reported_by_brokers() -> None:
     told = ConsumerConnection(
         differences=[
             SubscriptionDifference(
@@ -90,7 +90,7 @@ def test_progress_names_the_member_that_holds_a_queue() -> None:
     assert (row.lag_count, row.client_id, row.queue_id) == (5, "a", 1)
 
 
-def test_a_group_ahead_of_its_queue_has_no_lag() -> None:
+def test_lag_is_never_negative() -> None:
     queue = MessageQueue(topic="t", broker_name="b", queue_id=0)
     stats = ConsumeStats(offsets={queue: ConsumeOffsets(broker_offset=3, consumer_offset=8)})
     (row,) = queue_progress(merge_progress([stats]))

@@ -1,4 +1,4 @@
-"""Figures out of the texts that brokers tell."""
+"""Parsing of the run-time figures of brokers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Latency of late, out of counts that go on since a broker's start."""
+"""Store latency between two samples of cumulative counts."""
 
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.rates import BrokerRates, read_rates
@@ -25,7 +25,7 @@ def late(looks: StoreLatencyWindow, now: BrokerRates) -> tuple[float | None, flo
     return each.put_p99_ms, each.put_max_ms
 
 
-def test_only_what_came_since_the_last_look_counts() -> None:
+def test_only_messages_since_last_sample_count() -> None:
     looks = StoreLatencyWindow()
     assert late(looks, told(1000, 0, 0, 0, 0, 0, 50)) == (700, 900), "as the broker tells it"
     assert late(looks, told(1200, 1, 0, 0, 0, 0, 50)) == (0, 10)
@@ -33,20 +33,20 @@ def test_only_what_came_since_the_last_look_counts() -> None:
     assert late(looks, told(1200, 1, 0, 0, 9, 0, 50)) == (200, 200)
 
 
-def test_counts_that_were_begun_anew_are_of_late() -> None:
+def test_restarted_counts_are_used_alone() -> None:
     assert between((90, 9), (10, 3)) == (10, 3)
     assert between(None, (10, 3)) == (10, 3)
     assert between((90, 9), (95, 9)) == (5, 0)
 
 
-def test_beyond_the_last_step_only_the_broker_knows() -> None:
+def test_last_bucket_uses_maximum_of_broker() -> None:
     assert put_times([0] * 12 + [4]) == PutTimes(None, None)
     looks = StoreLatencyWindow()
     late(looks, told(5))
     assert late(looks, told(5, *[0] * 11, 4)) == (900, 900)
 
 
-def test_a_broker_that_tells_no_such_table_keeps_its_own_figures() -> None:
+def test_broker_without_counts_keeps_its_figures() -> None:
     looks = StoreLatencyWindow()
     silent = read_rates(AT, {"putMessageEntireTimeMax": "12"}, 1.0)
     assert late(looks, silent) == (None, 12)

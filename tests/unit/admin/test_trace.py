@@ -1,4 +1,4 @@
-"""Traces as clients of both versions write them."""
+"""Traces in the formats of 4.9 and 5.x clients."""
 
 from tianzhou.admin.trace import parse_trace
 
@@ -20,7 +20,7 @@ def test_a_message_from_its_sending_to_its_consumption() -> None:
     assert (after.success, after.cost_ms, after.group, after.time_ms) == (False, 12, "cg", 1900)
 
 
-def test_an_older_client_tells_less() -> None:
+def test_records_of_older_clients_have_fewer_fields() -> None:
     (event,) = parse_trace(AFTER_OLD + "\x02", "h")
     assert (event.success, event.time_ms, event.keys) == (True, 0, None)
 
@@ -36,5 +36,5 @@ def test_a_transaction_and_a_recall() -> None:
     assert (second.kind, second.success) == ("Recall", True)
 
 
-def test_what_cannot_be_read_is_left_out() -> None:
+def test_malformed_records_are_skipped() -> None:
     assert parse_trace("Pub\x01x\x02nonsense\x02SubBefore\x02\x02", "h") == []

@@ -33,7 +33,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
 
 
-def test_help_names_every_noun(capsys: Screen) -> None:
+def test_help_lists_every_command_group(capsys: Screen) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(
@@ -120,7 +120,7 @@ def test_completion_scripts(capsys: Screen) -> None:
         ("tianzhou topic list --context pr", {"prod"}),
     ],
 )
-def test_words_are_completed(line: str, expected: set[str], tmp_path: Path) -> None:
+def test_shell_completion(line: str, expected: set[str], tmp_path: Path) -> None:
     contexts = '{"contexts": {"prod": {"namesrv": "a:1"}, "dev": {"namesrv": "b:1"}}}'
     (tmp_path / "contexts.json").write_text(contexts)
     environ = os.environ | {
@@ -148,19 +148,19 @@ def loaded_by(*words: str) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_help_imports_no_noun() -> None:
+def test_help_imports_no_command_group() -> None:
     loaded = loaded_by("--help")
     assert not {f"tianzhou.cli.{spec.module}" for spec in COMMAND_GROUPS.values()} & loaded
     assert "tianzhou.admin" not in loaded
 
 
 @pytest.mark.parametrize("program", ["broker", "namesrv"])
-def test_servers_stay_light(program: str) -> None:
+def test_servers_import_no_command_modules(program: str) -> None:
     loaded = loaded_by(program, "--help")
     assert not {"typer", "rich", "tianzhou.admin", "tianzhou.client"} & loaded
 
 
-def test_a_verb_behind_a_server_is_not_a_server() -> None:
+def test_admin_commands_of_servers_start_no_server() -> None:
     assert is_admin_command("broker", ["list"])
     assert not is_admin_command("broker", ["--port", "1"])
     assert not is_admin_command("namesrv", [])

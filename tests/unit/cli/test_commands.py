@@ -24,7 +24,7 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "tianzhou x: first second third\n")
 
 
-def test_a_program_that_cannot_start_is_stopped_and_fails(
+def test_program_that_fails_to_start_is_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stopped: list[bool] = []
@@ -41,7 +41,7 @@ def test_a_program_that_cannot_start_is_stopped_and_fails(
     assert capsys.readouterr() == ("", "unlucky: no luck\n")
 
 
-def test_the_configuration_file_takes_later_changes(tmp_path: Path) -> None:
+def test_changes_are_saved_to_the_configuration_file(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.properties"
     file.write_text("configStorePath=/elsewhere\nlistenPort=1\n")
     loaded = namesrv.load_settings(file, [], {})
@@ -51,7 +51,7 @@ def test_the_configuration_file_takes_later_changes(tmp_path: Path) -> None:
     assert namesrv.load_settings(file, [], environ).config.config_store_path == Path("/x")
 
 
-def test_without_a_file_changes_go_where_rocketmq_puts_them(tmp_path: Path) -> None:
+def test_changes_without_a_file_are_saved_to_rocketmq_default(tmp_path: Path) -> None:
     loaded = namesrv.load_settings(None, [], {})
     assert loaded.config.config_store_path == tmp_path / "namesrv" / "namesrv.properties"
 
@@ -78,7 +78,7 @@ def test_settings_as_table_properties_and_json() -> None:
         (["-x"], "unrecognized arguments: -x"),
     ],
 )
-def test_mqnamesrv_used_wrongly(
+def test_usage_errors_of_mqnamesrv(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -94,7 +94,9 @@ def test_mqnamesrv_used_wrongly(
 
 
 @pytest.mark.parametrize("arguments", [[], ["proxy"], ["namesrv", "broker"]])
-def test_mqshutdown_used_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_of_mqshutdown(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         stock_entrypoints.mqshutdown(arguments)
     assert ended.value.code == terminal.USAGE_ERROR
@@ -102,7 +104,9 @@ def test_mqshutdown_used_wrongly(arguments: list[str], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("program", ["namesrv", "broker"])
-def test_nothing_to_shut_down(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mqshutdown_without_running_servers(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert stock_entrypoints.mqshutdown([program]) == terminal.FAILED
     assert capsys.readouterr() == (f"No mq{program} running.\n", "")
 
@@ -114,7 +118,7 @@ def test_the_application_lists_its_commands() -> None:
         assert command in shown.output
 
 
-def test_stop_without_anything_running() -> None:
+def test_stop_without_running_servers() -> None:
     ended = CliRunner().invoke(app, ["stop", "namesrv"])
     assert (ended.exit_code, ended.output) == (1, "No mqnamesrv running.\n")
 

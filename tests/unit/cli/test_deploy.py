@@ -77,7 +77,7 @@ def test_a_unit_starts_a_command_that_exists(
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_systemd_finds_nothing_wrong_with_a_unit(path: Path, tmp_path: Path) -> None:
+def test_units_pass_systemd_analyze(path: Path, tmp_path: Path) -> None:
     # The program is not installed where the unit says, and this user is none of the machine's.
     text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text(), flags=re.M)
     (tmp_path / path.name).write_text(text)
@@ -97,7 +97,7 @@ def test_the_container_starts_a_command_that_exists(
     assert f"logFile {tmp_path} cannot be written" in capsys.readouterr().err
 
 
-def test_the_container_file_copies_what_is_there() -> None:
+def test_container_file_copies_existing_files() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     for script in re.findall(r"python (tools/\S+)", text):
         assert (ROOT / script).is_file(), script

@@ -1,4 +1,4 @@
-"""The checks of the doctor, from plain values."""
+"""The checks of the doctor, with plain values."""
 
 import pytest
 
@@ -55,7 +55,7 @@ IDLE = member(Held(3, 100))
 @pytest.mark.parametrize(
     ("ahead_s", "level"), [(0, Level.OK), (4, Level.OK), (60, Level.ERROR), (-60, Level.ERROR)]
 )
-def test_clocks(ahead_s: int, level: Level) -> None:
+def test_clock_skew(ahead_s: int, level: Level) -> None:
     up = "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
     clock_ms = BOOT_MS + 1000 * (86_400 + 7_200 + 180 + 4)
     told = vitals(clock_ms - ahead_s * 1000, runtime=up, bootTimestamp=str(BOOT_MS))
@@ -66,14 +66,14 @@ def test_clocks(ahead_s: int, level: Level) -> None:
         assert "NTP" in found.advice
 
 
-def test_a_broker_that_tells_no_age_has_no_clock() -> None:
+def test_no_clock_check_without_reported_age() -> None:
     assert checks.check_clock(AT, vitals()) == []
 
 
 @pytest.mark.parametrize(
     ("ratio", "level"), [("0.10", Level.OK), ("0.80", Level.WARNING), ("0.90", Level.ERROR)]
 )
-def test_disks(ratio: str, level: Level) -> None:
+def test_disk_usage(ratio: str, level: Level) -> None:
     (found,) = checks.check_disk(AT, vitals(commitLogDiskRatio=ratio))
     assert found.level is level
 
@@ -83,7 +83,7 @@ def test_no_disk_figure_is_no_finding() -> None:
     assert checks.check_disk(AT, vitals(commitLogDiskRatio="-1")) == []
 
 
-def test_what_is_created_by_itself() -> None:
+def test_automatic_creation_is_a_warning() -> None:
     careless = {"autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true"}
     found = checks.check_settings(AT, vitals(settings=careless))
     assert levels(found) == [Level.WARNING, Level.WARNING]
@@ -92,18 +92,18 @@ def test_what_is_created_by_itself() -> None:
     assert levels(checks.check_settings(AT, vitals(settings=careful))) == [Level.OK]
 
 
-def test_a_broker_that_is_not_active() -> None:
+def test_inactive_broker() -> None:
     found = checks.check_settings(AT, vitals(brokerActive="false"))
     assert levels(found) == [Level.ERROR]
 
 
-def test_an_advertised_address_that_leads_nowhere() -> None:
+def test_unreachable_advertised_address() -> None:
     (found,) = checks.check_addresses([AT], {AT: ConnectError("no connection")}, ["10.0.0.1"])
     assert found.level is Level.ERROR
     assert "brokerIP1" in found.advice
 
 
-def test_a_loopback_address_is_fine_at_home_only() -> None:
+def test_loopback_address_is_a_warning_with_remote_nameservers() -> None:
     home = BrokerRef("b", 0, "127.0.0.1:10911", "c")
     assert levels(checks.check_addresses([home], {}, ["127.0.0.1", "localhost"])) == [Level.OK]
     (found,) = checks.check_addresses([home], {}, ["10.0.0.1"])
@@ -119,7 +119,7 @@ def test_nameservers_must_know_the_same_brokers() -> None:
     assert "b" in found.what
 
 
-def test_a_name_without_a_master() -> None:
+def test_broker_without_master() -> None:
     info = ClusterInfo(
         brokers={
             "a": BrokerData(addresses={0: "h:1"}),
@@ -130,7 +130,7 @@ def test_a_name_without_a_master() -> None:
     assert found.subject == "s"
 
 
-def test_versions_that_differ() -> None:
+def test_different_versions() -> None:
     other = BrokerRef("broker-b", 0, "10.0.0.8:10911", "c")
     same = {AT: {"brokerVersionDesc": "V5"}, other: {"brokerVersionDesc": "V5"}}
     assert checks.check_versions(same) == []
@@ -138,7 +138,7 @@ def test_versions_that_differ() -> None:
     assert found.what == "V5: broker-a; V4: broker-b"
 
 
-def test_queues_that_stand_still() -> None:
+def test_stuck_queues() -> None:
     def judged(
         before: int, after: int, was: tuple[Member, ...] = IDLE, now: tuple[Member, ...] = IDLE
     ) -> list[Finding]:
@@ -171,21 +171,21 @@ def test_queues_that_stand_still() -> None:
         "took too long",
     ],
 )  # fmt: skip
-def test_the_holder_of_a_queue_is_asked_before_it_counts_as_stuck(
+def test_progress_of_holder_prevents_stuck_finding(
     was: tuple[Member, ...], now: tuple[Member, ...], is_stuck: bool
 ) -> None:
     found = checks.check_progress(overview(3, was), overview(3, now), 6000)
     assert bool(found) == is_stuck
 
 
-def test_a_backlog_that_nobody_consumes() -> None:
+def test_backlog_without_members() -> None:
     (alone,) = checks.check_backlog(overview(3))
     assert (alone.level, alone.check) == (Level.WARNING, "backlog")
     assert checks.check_backlog(overview(3, IDLE)) == []
     assert checks.check_backlog(overview(10)) == []
 
 
-def test_members_that_subscribe_differently() -> None:
+def test_different_subscriptions() -> None:
     contradiction = SubscriptionConflict("t", {"x": ("a",), "y": ("b",)})
     group = GroupOverview("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
     (found,) = checks.check_subscriptions(group)

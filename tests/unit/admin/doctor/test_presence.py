@@ -1,4 +1,4 @@
-"""Brokers that were there, and brokers that should be."""
+"""Missing and expected brokers."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def expecting(*texts: str) -> Presence:
     return Presence(expected=[expectation(each) for each in texts])
 
 
-def test_a_broker_that_is_gone_is_an_error_until_it_is_back() -> None:
+def test_missing_broker_is_an_error_until_it_returns() -> None:
     presence = Presence()
     assert presence.check([A, B, SLAVE], 1_000) == []
     for now_ms in (2_000, 3_000):
@@ -26,7 +26,7 @@ def test_a_broker_that_is_gone_is_an_error_until_it_is_back() -> None:
     assert presence.check([A, B, SLAVE], 4_000) == []
 
 
-def test_a_broker_at_another_address_is_the_same() -> None:
+def test_broker_with_new_address_is_not_missing() -> None:
     presence = Presence()
     presence.check([A], 1_000)
     moved = BrokerRef("broker-a", 0, "10.0.0.9:10911", "c")
@@ -34,7 +34,7 @@ def test_a_broker_at_another_address_is_the_same() -> None:
     assert [each.address for each in presence.known.values()] == ["10.0.0.9:10911"]
 
 
-def test_all_brokers_gone() -> None:
+def test_all_brokers_missing() -> None:
     presence = Presence()
     presence.check([A, B], 1_000)
     assert [each.subject.split()[0] for each in presence.check([], 2_000)] == [A.label, B.label]
@@ -42,7 +42,7 @@ def test_all_brokers_gone() -> None:
     assert nobody.level == "error"
 
 
-def test_a_removal_is_accepted_by_name() -> None:
+def test_forget_by_name() -> None:
     presence = Presence()
     presence.check([A, B, SLAVE], 1_000)
     assert [each.label for each in presence.forget(["broker-b"], [A])] == [
@@ -57,7 +57,7 @@ def test_a_removal_is_accepted_by_name() -> None:
     assert presence.forget(["all"], [A]) == []
 
 
-def test_only_what_is_missing_can_be_forgotten() -> None:
+def test_registered_broker_cannot_be_forgotten() -> None:
     presence = Presence()
     presence.check([A, B], 1_000)
     with pytest.raises(TargetError, match=r"broker-a is not a missing broker; missing: broker-b"):
@@ -70,19 +70,19 @@ def test_expected_by_name_and_by_number() -> None:
     assert subjects == ["broker-b", "broker-b[1]", "cluster"]
 
 
-def test_a_broker_that_is_expected_and_gone_is_told_once() -> None:
+def test_expected_and_missing_broker_is_reported_once() -> None:
     presence = expecting("broker-b")
     presence.check([A, B], 1)
     assert len(presence.check([A], 2)) == 1
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1"])
-def test_expectations_that_mean_nothing(text: str) -> None:
+def test_invalid_expectations(text: str) -> None:
     with pytest.raises(ConfigError, match="--expect"):
         expectation(text)
 
 
-def test_memory_is_bounded() -> None:
+def test_known_brokers_are_limited() -> None:
     presence = Presence()
     presence.check([BrokerRef("oldest", 0, "a:1", "c")], 1)
     presence.check([BrokerRef(f"b{number}", 0, "a:1", "c") for number in range(KNOWN_MAX)], 2)

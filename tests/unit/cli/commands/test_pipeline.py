@@ -50,7 +50,7 @@ def test_a_bad_option_is_refused_without_starting_spark(
     assert (ran.code, words in ran.err) == (2, True), ran.err
 
 
-def test_the_package_is_packed_for_a_cluster(tmp_path: Path) -> None:
+def test_package_for_a_cluster(tmp_path: Path) -> None:
     out = str(tmp_path / "ship")
     small = [word for name in ("numpy", "pyarrow", "sqlalchemy") for word in ("--without", name)]
     ran = tianzhou("pipeline", "package", "--out", out, "--with", "pytest", *small)
@@ -61,13 +61,13 @@ def test_the_package_is_packed_for_a_cluster(tmp_path: Path) -> None:
     assert (ran.code, "for archives" in ran.err) == (2, True)
 
 
-def test_where_nothing_ran_there_is_nothing_and_no_file_is_made(tmp_path: Path) -> None:
+def test_status_without_runs_creates_no_file(tmp_path: Path) -> None:
     ran = tianzhou("pipeline", "status", "--database", f"sqlite:///{tmp_path}/none.db")
     assert (ran.code, ran.out.strip()) == (0, "0 runs")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_record_of_runs_is_shown(tmp_path: Path) -> None:
+def test_status_lists_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     ran = tianzhou("pipeline", "status", "--database", url)
     assert (ran.code, "0 runs" in ran.out) == (0, True)

@@ -16,7 +16,7 @@ from tianzhou.remoting.tls.contexts import Tls
 from tianzhou.testing import Cluster
 
 
-def test_servers_and_clients_use_what_was_made(
+def test_servers_and_clients_use_the_certificates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make_certificates(tmp_path, ["localhost", "127.0.0.1"]) == 0
@@ -42,13 +42,13 @@ def test_servers_and_clients_use_what_was_made(
         assert asyncio.run(ask(tmp_path / "ca.pem")) == 0
 
 
-def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_keys_are_readable_by_owner_only(tmp_path: Path) -> None:
     make_certificates(tmp_path, ["localhost"])
     for name in ("ca.key", "server.key", "client.key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_a_broken_authority_or_folder_is_told(
+def test_invalid_ca_or_folder_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

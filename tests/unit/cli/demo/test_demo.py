@@ -1,4 +1,4 @@
-"""What the demonstration measures, and its plot."""
+"""Measurements and plot of the demonstration."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tianzhou.cli.demo.run import next_commands
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_figures_are_cut_into_spans() -> None:
+def test_measurements_are_split_into_intervals() -> None:
     figures = Measurements()
     figures.sent_s += [0.0, 0.1, 0.4, 0.6]
     figures.received += [(0.2, 5.0), (0.3, 1.0), (0.45, 3.0)]
@@ -22,11 +22,11 @@ def test_figures_are_cut_into_spans() -> None:
     assert second == Interval(0.75, 2.0, 0.0, None, None)
 
 
-def test_no_figures_are_one_empty_span() -> None:
+def test_no_measurements_give_one_empty_interval() -> None:
     assert Measurements().intervals(1.0) == [Interval(0.5, 0.0, 0.0, None, None)]
 
 
-def test_a_share_is_a_value_that_was_seen() -> None:
+def test_percentile_is_a_measured_value() -> None:
     assert percentile([], 0.5) is None
     assert percentile([1.0], 0.99) == 1.0
     values = [float(number) for number in range(1, 101)]
@@ -40,9 +40,7 @@ def test_the_plot_is_a_png(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(PNG)
 
 
-def test_the_commands_to_try_next_work_as_pasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIANZHOU_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -57,7 +55,7 @@ def test_the_commands_to_try_next_work_as_pasted(
 
 
 @pytest.mark.parametrize("variable", ["a:9876", ""])
-def test_the_commands_name_a_nameserver_that_is_not_the_default(
+def test_next_commands_name_other_nameservers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv("TIANZHOU_CONFIG_DIR", str(tmp_path))
@@ -67,7 +65,7 @@ def test_the_commands_name_a_nameserver_that_is_not_the_default(
     assert top.endswith(f"cluster top --namesrv 127.0.0.1:{port}")
 
 
-def test_the_first_page_of_the_documentation_leads_to_all_others() -> None:
+def test_index_page_links_all_pages() -> None:
     docs = Path(__file__).resolve().parents[4] / "docs"
     links = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text()))
     pages = {path.name for path in docs.glob("*.md")} - {"index.md"}

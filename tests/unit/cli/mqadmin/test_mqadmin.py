@@ -1,4 +1,4 @@
-"""The sub commands of mqadmin: all are known, each becomes words of ours or says why not."""
+"""Subcommands of mqadmin: each is translated to a command or has a reason why not."""
 
 import shlex
 
@@ -207,38 +207,38 @@ CALLS = {
 }
 
 
-def test_every_sub_command_of_4_9_is_known() -> None:
+def test_every_subcommand_of_4_9_is_supported() -> None:
     assert not set(OF_4_9) - set(ALIASES)
     assert len(set(OF_4_9)) == 56
     assert not [name for name in OF_4_9 if ALIASES[name].build is None]
 
 
-def test_what_is_not_built_says_why() -> None:
+def test_unsupported_subcommands_have_a_reason() -> None:
     assert all(alias.why for alias in ALIASES.values() if alias.build is None)
     assert all(alias.ours for alias in ALIASES.values() if alias.build is not None)
     assert set(SECOND_NAMES.values()) <= set(ALIASES)
 
 
-def test_every_built_one_is_in_the_table_below() -> None:
+def test_every_supported_subcommand_has_a_case() -> None:
     tried = {call.split()[0] for call in CALLS}
     assert tried == {name for name, alias in ALIASES.items() if alias.build is not None}
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_it_becomes_words_of_ours(call: str) -> None:
+def test_subcommand_is_translated(call: str) -> None:
     name, *rest = shlex.split(call)
     words = build(ALIASES[name], parse(ALIASES[name], [*rest, "-n", "ns:9876"]))
     assert words == [*shlex.split(CALLS[call]), "--namesrv", "ns:9876"]
     check_words(words)
 
 
-def test_all_ways_to_write_an_option() -> None:
+def test_spellings_of_options() -> None:
     alias = ALIASES["topicStatus"]
     for words in (["-t", "T"], ["-tT"], ["--topic", "T"], ["--topic=T"], ["-t=T"]):
         assert parse(alias, words).values == {"t": "T"}
 
 
-def test_mistakes() -> None:
+def test_usage_errors() -> None:
     alias = ALIASES["topicStatus"]
     with pytest.raises(UsageError, match="unknown option '-x'"):
         parse(alias, ["-x", "1"])
@@ -265,7 +265,7 @@ def test_mistakes() -> None:
         (["help", "nothing"], 2, "there is no subcommand"),
     ],
 )
-def test_one_clear_line(
+def test_errors_are_one_line(
     words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words) == code

@@ -34,7 +34,7 @@ def objects(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_lines_for_people_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up(LogSettings(log_level=LogLevel.WARNING))
     log.info("not worth a line")
     log.warning("topic %s: created", "orders")
@@ -53,7 +53,7 @@ def test_a_message_cannot_forge_a_line(as_json: bool, capsys: pytest.CaptureFixt
         assert json.loads(error)["message"].endswith("\r\x85\u2028{}")
 
 
-def test_lines_for_programs_hold_what_the_caller_gave(tmp_path: Path) -> None:
+def test_json_lines_contain_extra_fields(tmp_path: Path) -> None:
     path = tmp_path / "new" / "broker.log"
     logs.set_up(LogSettings(log_file=path, log_json=True))
     extra = {"code": 310, "peer": "10.0.0.1:1", "level": "mine", "path": Path("x")}
@@ -84,7 +84,7 @@ def test_with_a_file_only_errors_are_on_standard_error(
     ]  # fmt: skip
 
 
-def test_files_take_turns_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_log_files_rotate(tmp_path: Path) -> None:
     logs.set_up(
         LogSettings(log_file=tmp_path / "a.log", log_json=True, log_file_size=4096,
                     log_file_count=3)
@@ -99,13 +99,13 @@ def test_files_take_turns_and_the_oldest_goes(tmp_path: Path) -> None:
     assert numbers == list(range(200))[-len(numbers) :], "none is lost but the oldest"
 
 
-def test_a_log_that_could_grow_for_ever_is_refused() -> None:
+def test_unlimited_log_files_are_refused() -> None:
     for key, value in (("logFileCount", "1"), ("logFileSize", "0")):
         with pytest.raises(ConfigError, match=key):
             load_broker_config(environ={}, flags=[Given(key, value, "test")])
 
 
-def test_a_file_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_unwritable_log_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"logFile .* cannot be written"):
         logs.set_up(LogSettings(log_file=tmp_path / "file" / "a.log"))
@@ -126,7 +126,7 @@ def test_flags_become_settings() -> None:
     }  # fmt: skip
 
 
-def test_workers_have_files_of_their_own(tmp_path: Path) -> None:
+def test_workers_have_separate_log_files(tmp_path: Path) -> None:
     config = BrokerConfig(log_file=tmp_path / "broker.log")
     given = {each.key: each.text for each in worker_settings(config, 3)}
     assert given["logFile"] == str(tmp_path / "broker-3.log")

@@ -1,4 +1,4 @@
-"""Finding the servers of this user, and nothing else."""
+"""Pidfiles list the servers of this user only."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_a_server_is_found_while_it_runs(folder: Path) -> None:
+def test_running_server_is_listed(folder: Path) -> None:
     assert running("namesrv") == []
     with pidfile("namesrv", "0.0.0.0:9876"):
         (found,) = running("namesrv")
@@ -28,20 +28,20 @@ def test_a_server_is_found_while_it_runs(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_server_that_failed_is_not_found() -> None:
+def test_failed_server_is_not_listed() -> None:
     with pytest.raises(RuntimeError), pidfile("namesrv", "a:1"):
         raise RuntimeError("on purpose")
     assert running("namesrv") == []
 
 
-def test_one_that_has_ended_is_not_asked_to_stop() -> None:
+def test_ended_server_gets_no_signal() -> None:
     with pidfile("namesrv", "a:1"):
         (found,) = running("namesrv")
     with pytest.raises(ProcessLookupError, match="has ended"):
         found.ask_to_stop()
 
 
-def test_the_file_of_another_machine_is_left_alone(folder: Path) -> None:
+def test_pidfile_of_another_machine_is_ignored(folder: Path) -> None:
     with pidfile("namesrv", "a:1"):
         (file,) = folder.iterdir()
         told = json.loads(file.read_bytes())
@@ -52,20 +52,20 @@ def test_the_file_of_another_machine_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"where": 1}'])
-def test_a_file_that_says_nothing_is_passed_over(folder: Path, content: str) -> None:
+def test_invalid_pidfile_is_skipped(folder: Path, content: str) -> None:
     folder.mkdir()
     (folder / "namesrv-1.json").write_text(content)
     assert running("namesrv") == []
 
 
-def test_a_left_over_file_is_taken_over(folder: Path) -> None:
+def test_stale_pidfile_is_replaced(folder: Path) -> None:
     folder.mkdir()
     (folder / f"namesrv-{os.getpid()}.json").write_text("something long that was there before")
     with pidfile("namesrv", "a:1"):
         assert [found.address for found in running("namesrv")] == ["a:1"]
 
 
-def test_where_it_cannot_be_announced_it_runs_all_the_same(
+def test_server_runs_without_pidfile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "plain").write_text("")
@@ -75,6 +75,6 @@ def test_where_it_cannot_be_announced_it_runs_all_the_same(
     assert "mqshutdown will not find this process" in caplog.text
 
 
-def test_the_folder_is_in_the_home_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder_is_in_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIANZHOU_RUN_DIR")
     assert run_folder() == Path.home() / ".tianzhou" / "run"

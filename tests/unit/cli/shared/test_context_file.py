@@ -1,4 +1,4 @@
-"""Named clusters, and what a command talks to."""
+"""Contexts, and the cluster that a command uses."""
 
 import json
 import stat
@@ -36,40 +36,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (None, None, "", "p:1"),
     ],
 )
-def test_what_is_given_first_counts(
+def test_precedence_of_options(
     flag: str | None, name: str | None, environ: str, expected: str
 ) -> None:
     assert resolve(flag, name, {"NAMESRV_ADDR": environ}, KNOWN).namesrv == expected
 
 
-def test_at_last_this_machine() -> None:
+def test_default_is_this_machine() -> None:
     assert resolve(None, None, {}, Contexts()).namesrv == "127.0.0.1:9876"
 
 
-def test_a_context_that_does_not_exist() -> None:
+def test_unknown_context() -> None:
     with pytest.raises(ConfigError, match="existing contexts: dev, prod"):
         resolve(None, "test", {}, KNOWN)
 
 
-def test_where_they_are_kept() -> None:
+def test_path_of_contexts_file() -> None:
     assert contexts_path({"TIANZHOU_CONFIG_DIR": "/x"}) == Path("/x/contexts.json")
     assert contexts_path({"XDG_CONFIG_HOME": "/y"}) == Path("/y/tianzhou/contexts.json")
 
 
-def test_only_the_owner_reads_the_file(folder: Path) -> None:
+def test_file_is_readable_by_owner_only(folder: Path) -> None:
     path = folder / "deep" / "contexts.json"
     save_contexts(path, KNOWN)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load_contexts(path) == KNOWN
 
 
-def test_a_broken_file_says_what_to_do(folder: Path) -> None:
+def test_damaged_file_is_an_error(folder: Path) -> None:
     (folder / "contexts.json").write_text("{")
     with pytest.raises(ConfigError, match="repair or delete it"):
         load_contexts(folder / "contexts.json")
 
 
-def test_half_an_account_is_none() -> None:
+def test_account_needs_both_keys() -> None:
     with pytest.raises(ConfigError, match="both"):
         credentials_of(Context("a:1"), Options(access_key="a"))
     found = credentials_of(Context("a:1", "k", "s"), Options())
@@ -92,7 +92,7 @@ def test_connections_with_tls(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert found.trusted == file
 
 
-def test_the_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "list"]) == 0
     assert "no contexts; add one" in capsys.readouterr().out
     assert main(["context", "add", "prod", "-n", "ns1:9876;ns2:9876"]) == 0
@@ -124,7 +124,7 @@ def test_the_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["add", "x"], 2, "--namesrv"),
     ],
 )
-def test_mistakes(
+def test_usage_errors_of_context_commands(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
 ) -> None:
     assert main(["context", *words]) == code

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parsing of times and durations."""
 
 from datetime import datetime
 
@@ -28,7 +28,7 @@ NOW_MS = round(NOW.timestamp() * 1000)
         ("2026-01-31", 43_200_000),
     ],
 )
-def test_a_time(text: str, behind_ms: int) -> None:
+def test_formats_of_times(text: str, behind_ms: int) -> None:
     assert parse_time(text, NOW_MS) == NOW_MS - behind_ms
 
 
@@ -38,11 +38,11 @@ def test_milliseconds_and_zones() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "12", "2026-13-01", "10 parsecs"])
-def test_no_time(text: str) -> None:
+def test_invalid_times(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time"):
         parse_time(text, NOW_MS)
 
 
-def test_no_length() -> None:
+def test_invalid_durations() -> None:
     with pytest.raises(ConfigError, match="is not a duration"):
         parse_span("x")
