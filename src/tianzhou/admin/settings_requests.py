@@ -1,5 +1,6 @@
 """What the requests about topics and about consumer groups have in common: their settings."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -18,25 +19,27 @@ from tianzhou.protocol.headers import Header
 C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
 
 
-class SettingsRequests(Generic[C]):
+class SettingsRequests(ABC, Generic[C]):
     """Requests that read and write the settings of topics or groups."""
 
     def __init__(self, requests: RequestClient, clusters: Clusters) -> None:
         self._requests = requests
         self._clusters = clusters
 
+    @abstractmethod
     async def all_configs(self, broker: BrokerRef) -> dict[str, C]:
-        raise NotImplementedError
+        """Every topic or group of a broker."""
 
     async def config(self, broker: BrokerRef, name: str) -> C | None:
         return (await self.all_configs(broker)).get(name)
 
+    @abstractmethod
     async def put(self, broker: BrokerRef, config: C) -> None:
-        raise NotImplementedError
+        """Create or change one."""
 
+    @abstractmethod
     def _list_request(self, configs: list[C]) -> tuple[RequestCode, Header | None, object]:
         """Code, header and body of the request that writes several (5.x)."""
-        raise NotImplementedError
 
     async def put_all(self, broker: BrokerRef, configs: Sequence[C]) -> None:
         """Write several in one request; one by one on a broker too old for it."""
