@@ -3,7 +3,7 @@
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.requests import RequestClient
 from tianzhou.protocol import bodies, headers
-from tianzhou.protocol.bodies.auth import AclConfig, PlainAccessConfig
+from tianzhou.protocol.bodies.auth import AclConfig
 from tianzhou.protocol.bodies.topics import DataVersion
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.headers.auth import (
@@ -33,19 +33,9 @@ class Acl:
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
         return await self._requests.read(broker, AclConfig, code)
 
-    async def put(self, broker: BrokerRef, account: PlainAccessConfig) -> None:
+    async def put(self, broker: BrokerRef, account: CreateAccessConfigRequest) -> None:
         """UPDATE_AND_CREATE_ACL_CONFIG; fields that are None stay as they are."""
-        header = CreateAccessConfigRequest(
-            access_key=account.access_key or "",
-            secret_key=account.secret_key,
-            white_remote_address=account.white_remote_address,
-            admin=account.admin,
-            default_topic_perm=account.default_topic_perm,
-            default_group_perm=account.default_group_perm,
-            topic_perms=",".join(account.topic_perms) if account.topic_perms else None,
-            group_perms=",".join(account.group_perms) if account.group_perms else None,
-        )
-        await self._requests.request(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+        await self._requests.request(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
 
     async def delete(self, broker: BrokerRef, access_key: str) -> None:
         """DELETE_ACL_CONFIG."""

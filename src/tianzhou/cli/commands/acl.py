@@ -12,7 +12,7 @@ from tianzhou.cli.shared.common_options import EVERYWHERE, Where
 from tianzhou.cli.shared.output import CommandResult, format_time, plural, table_of
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import RequestError
-from tianzhou.protocol.bodies.auth import PlainAccessConfig
+from tianzhou.protocol.headers.auth import CreateAccessConfigRequest
 
 app = typer.Typer(name="acl", no_args_is_help=True, help="Manage ACL accounts and white lists.")
 
@@ -107,22 +107,22 @@ async def put_account(
     where: Where = EVERYWHERE,
 ) -> None:
     """Create or change an account; options that are not given stay as they are."""
-    config = PlainAccessConfig(
+    wanted = CreateAccessConfigRequest(
         access_key=account,
         secret_key=secret,
         white_remote_address=white_address,
         admin=bool(admin),
         default_topic_perm=default_topic,
         default_group_perm=default_group,
-        topic_perms=topic,
-        group_perms=group,
+        topic_perms=",".join(topic) if topic else None,
+        group_perms=",".join(group) if group else None,
     )
     acl = session.admin.acl
 
     async def put(at: BrokerRef) -> None:
         # The request always carries the administrator flag, so the current one is read first.
         kept = admin is None and await _is_admin(session, at, account)
-        await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
+        await acl.put(at, msgspec.structs.replace(wanted, admin=True) if kept else wanted)
 
     await _do(session, f"put account {account}", where, put)
 
