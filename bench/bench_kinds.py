@@ -381,10 +381,7 @@ def scratch_halves(directory: Path | None) -> Generator[tuple[MessageWriter, Che
             halves = Halves(settings, store, writer, OffsetTable(), wall_ms, steady_ms, HOST)
             writer.add_redirect(halves.redirect)
             topics = TopicTable([], wall_ms)
-            yield (
-                writer,
-                CheckLoop(halves, settings, store, topics, steady_ms, HOST, lambda _: True),
-            )
+            yield writer, CheckLoop(halves, topics, lambda _: True)
 
 
 def transacting(directory: Path | None, count: int) -> Iterator[Figure]:

@@ -141,9 +141,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.settings, self.store, writer, self.offsets, lambda: self.now_ms,
             lambda: self.now_ms, HERE,
         )  # fmt: skip
-        self.checks = CheckLoop(
-            self.halves, self.settings, self.store, topics, lambda: self.now_ms, HERE, self.ask
-        )
+        self.checks = CheckLoop(self.halves, topics, self.ask)
         writer.add_redirect(self.halves.redirect)
         self.writer = writer
 

@@ -35,7 +35,7 @@ from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.transactions.check_loop import CheckLoop
-from tianzhou.broker.transactions.check_sender import CheckSender
+from tianzhou.broker.transactions.check_sender import send_check
 from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -170,8 +170,11 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
         steady=steady, store_host=store_host,
     )  # fmt: skip
     checks = CheckLoop(
-        halves, settings, store, state.topics, steady, store_host,
-        CheckSender(state.producers, config.broker_name, store_host, pipeline.may_publish),
+        halves, state.topics,
+        partial(
+            send_check, producers=state.producers, broker_name=config.broker_name,
+            store_host=store_host, may_check=pipeline.may_publish,
+        ),
     )  # fmt: skip
     stops.push_async_callback(checks.stop)
     # A half cannot be delayed as well, so the redirect of halves comes first.

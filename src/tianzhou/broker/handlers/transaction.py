@@ -39,7 +39,7 @@ def end_transaction(
         )
     half = _half_of(deps, header)
     restored_topic = state == sysflag.TRANSACTION_COMMIT and _restored_topic(deps, half)
-    if restored_topic or not deps.halves.knows_ends:
+    if restored_topic or not deps.halves.ends_known.is_set():
         return _end_later(deps, request, half, state, restored_topic=restored_topic)
     return _end(deps, request, half, state)
 
@@ -56,7 +56,7 @@ async def _end_later(
     if restored_topic:
         # Without its topic the message could not be read after a crash, although the half is ended.
         await deps.saved()
-    await deps.halves.ends_known()
+    await deps.halves.ends_known.wait()
     answer = _end(deps, request, half, state)
     return answer if isinstance(answer, Command) else await answer
 

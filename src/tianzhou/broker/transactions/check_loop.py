@@ -12,21 +12,17 @@ from time import perf_counter
 
 import msgspec
 
-from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.disk_prefetch import QueueRange
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.broker.transactions import rules
 from tianzhou.broker.transactions.halves import ENDS_PER_STEP, Halves
-from tianzhou.broker.transactions.rules import QUEUE_ID, Rules, Verdict
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.transactions.rules import QUEUE_ID, Verdict
 from tianzhou.errors import RecordError, StoreError
-from tianzhou.message import Host, StoredMessage
+from tianzhou.message import StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from tianzhou.protocol import properties
 from tianzhou.protocol.records.record import decode_record
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +33,6 @@ _PAUSE_S = 0.002
 """Between two steps, so that a long round takes a bounded share of the event loop."""
 _PROGRESS_S = 1.0
 _LAST_STEPS_MAX = 32
-_HOUR_MS = 3_600_000
 
 SendCheck = Callable[[StoredMessage], bool]
 """Asks a producer about a half that has just been stored again; False if none is connected."""
@@ -49,19 +44,12 @@ class CheckLoop:
     def __init__(
         self,
         halves: Halves,
-        settings: LiveSettings[BrokerConfig],
-        store: MessageStore,
         topics: TopicTable,
-        steady: Clock,
-        store_host: Host,
         send_check: SendCheck,
     ) -> None:
         self.halves = halves
-        self._settings = settings
-        self._store = store
+        self._store = store = halves.store
         self._topics = topics
-        self._steady = steady
-        self._store_host = store_host
         self._send_check = send_check
         self._position = self._stop = halves.ended.first
         """Queue offsets of this round: the next half, and the first that it leaves out."""
@@ -134,21 +122,21 @@ class CheckLoop:
 
     def _process(self, runs: Sequence[range]) -> None:
         """Process these halves, or as many as the time of a step allows."""
-        limits, deadline_s = self._rules(), perf_counter() + _STEP_S
+        deadline_s = perf_counter() + _STEP_S
         for run in runs:
             self._position = max(self._position, run.start)
             while self._position < run.stop:
-                self._process_some(run.stop, limits, deadline_s)
+                self._process_some(run.stop, deadline_s)
                 if perf_counter() > deadline_s:
                     return
 
-    def _process_some(self, stop: int, limits: Rules, deadline_s: float) -> None:
+    def _process_some(self, stop: int, deadline_s: float) -> None:
         read = self._store.read(HALF_TOPIC, QUEUE_ID, self._position, stop - self._position)
         passed = min(max(read.next_offset, self._position + 1), stop)
         for record in read.records:
             half = decode_record(record, check_crc=False)
             self._skip(self._position, half.queue_offset)
-            self._process_half(half, limits)
+            self._process_half(half)
             self._position = half.queue_offset + 1
             if perf_counter() > deadline_s:
                 return
@@ -160,27 +148,18 @@ class CheckLoop:
         for queue_offset in range(start, stop):
             self.halves.ended.add(queue_offset)
 
-    def _rules(self) -> Rules:
-        config = self._settings.config
-        return Rules(
-            config.transaction_time_out,
-            config.transaction_check_max,
-            config.file_reserved_time * _HOUR_MS,
-        )
-
-    def _process_half(self, half: StoredMessage, limits: Rules) -> None:
+    def _process_half(self, half: StoredMessage) -> None:
         if half.queue_offset in self.halves.ended:
             return
-        match rules.judge(half, self.halves.ages.age_ms(half.born_time_ms), limits):
-            case Verdict.WAIT:
-                pass
-            case Verdict.GIVE_UP:
-                self._give_up(half)
-            case Verdict.CHECK:
-                self._check(half)
+        age_ms = self.halves.ages.age_ms(half.born_time_ms)
+        verdict = rules.judge(half, age_ms, self.halves.settings.config)
+        if verdict is Verdict.GIVE_UP:
+            self._give_up(half)
+        elif verdict is Verdict.CHECK:
+            self._check(half)
 
     def _check(self, half: StoredMessage) -> None:
-        draft = rules.renewed(half, rules.check_count(half) + 1, self._store_host)
+        draft = rules.renewed(half, rules.check_count(half) + 1, self.halves.store_host)
         try:
             appended = self.halves.renew(half, draft)
         except RecordError as e:
@@ -189,7 +168,7 @@ class CheckLoop:
             return
         renewed = msgspec.structs.replace(
             half, queue_offset=appended.queue_offset, log_offset=appended.log_offset,
-            store_time_ms=appended.store_time_ms, store_host=self._store_host,
+            store_time_ms=appended.store_time_ms, store_host=self.halves.store_host,
             properties=properties.decode(draft.properties_text),
         )  # fmt: skip
         if not self._send_check(renewed):
@@ -197,7 +176,7 @@ class CheckLoop:
 
     def _give_up(self, half: StoredMessage) -> None:
         self._topics.create_for_group(CHECK_MAX_TOPIC, 1)
-        self._store.append(rules.given_up(half, self._store_host))
+        self._store.append(rules.given_up(half, self.halves.store_host))
         self.halves.end(half.queue_offset)
         self._given_up_count += 1
         log.debug(
@@ -214,21 +193,21 @@ class CheckLoop:
 
     async def run(self) -> None:
         """Run round after round until cancelled."""
-        round_ms = self._steady()
+        round_ms = self.halves.steady()
         try:
             await self._in_steps(lambda _: not self.halves.read_ends())
         except Exception:  # rounds retry, and producers must be able to end their transactions
             log.exception("transactions: not all ends of former runs can be read")
-        self.halves.set_ends_known()
+        self.halves.ends_known.set()
         while True:
-            interval_ms = self._settings.config.transaction_check_interval
-            left_s = (round_ms + interval_ms - self._steady()) / 1000
+            interval_ms = self.halves.settings.config.transaction_check_interval
+            left_s = (round_ms + interval_ms - self.halves.steady()) / 1000
             await self._pause(max(min(left_s, _PROGRESS_S), 0.0))
             try:
                 if left_s > 0:
                     self._between_rounds()
                     continue
-                round_ms = self._steady()
+                round_ms = self.halves.steady()
                 self.begin_round()
                 await self._in_steps(self._step)
             except Exception:  # a bug in one round must not end all later rounds

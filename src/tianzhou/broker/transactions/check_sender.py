@@ -27,56 +27,51 @@ MayCheck = Callable[[Connection, str | None, str], bool]
 """Whether the account of a connection may write a topic, and so receive a half of it."""
 
 
-class CheckSender:
-    """Sends the check to a random producer of the group that may write the topic."""
-
-    def __init__(
-        self,
-        producers: ProducerTable[Connection],
-        broker_name: str,
-        store_host: Host,
-        may_check: MayCheck,
-    ) -> None:
-        self._producers = producers
-        self._may_check = may_check
-        self._broker_name = broker_name
-        self._store_host = store_host
-
-    def __call__(self, half: StoredMessage) -> bool:
-        """Send a check; False if no producer can receive it."""
-        group = half.properties.get(properties.PRODUCER_GROUP, "")
-        queue = real_queue(half)
-        if queue is None:
-            return False
-        # A heartbeat can name any producer group, and the check contains the body of the half.
-        members = [
-            connection
-            for connection, client in self._producers.groups.get(group, {}).items()
-            if self._may_check(connection, client.account, queue[0])
-        ]
-        for connection in random.sample(members, min(len(members), _PRODUCERS_TRIED_MAX)):
-            try:
-                connection.oneway(self._command(half, *queue))
-            except RemotingError as e:
-                log.debug("producer group %s: no check sent to %s: %s", group, connection.peer, e)
-            else:
-                return True
+def send_check(
+    half: StoredMessage,
+    *,
+    producers: ProducerTable[Connection],
+    broker_name: str,
+    store_host: Host,
+    may_check: MayCheck,
+) -> bool:
+    """Ask a random producer of the group that may write the topic; False if there is none."""
+    group = half.properties.get(properties.PRODUCER_GROUP, "")
+    queue = real_queue(half)
+    if queue is None:
         return False
+    # A heartbeat can name any producer group, and the check contains the body of the half.
+    members = [
+        connection
+        for connection, client in producers.groups.get(group, {}).items()
+        if may_check(connection, client.account, queue[0])
+    ]
+    for connection in random.sample(members, min(len(members), _PRODUCERS_TRIED_MAX)):
+        try:
+            connection.oneway(_command(half, *queue, broker_name, store_host))
+        except RemotingError as e:
+            log.debug("producer group %s: no check sent to %s: %s", group, connection.peer, e)
+        else:
+            return True
+    return False
 
-    def _command(self, half: StoredMessage, topic: str, queue_id: int) -> Command:
-        unique = half.properties.get(properties.UNIQUE_KEY)
-        header = CheckTransactionStateRequest(
-            target_broker=self._broker_name,
-            topic=half.topic,
-            queue_offset=half.queue_offset,
-            log_offset=half.log_offset,
-            msg_id=unique,
-            transaction_id=unique,
-            offset_msg_id=encode_offset_id(self._store_host, half.log_offset),
-        )
-        shown = msgspec.structs.replace(half, topic=topic, queue_id=queue_id)
-        return Command(
-            code=RequestCode.CHECK_TRANSACTION_STATE,
-            ext_fields=encode(header),
-            body=encode_stored(shown),
-        )
+
+def _command(
+    half: StoredMessage, topic: str, queue_id: int, broker_name: str, store_host: Host
+) -> Command:
+    unique = half.properties.get(properties.UNIQUE_KEY)
+    header = CheckTransactionStateRequest(
+        target_broker=broker_name,
+        topic=half.topic,
+        queue_offset=half.queue_offset,
+        log_offset=half.log_offset,
+        msg_id=unique,
+        transaction_id=unique,
+        offset_msg_id=encode_offset_id(store_host, half.log_offset),
+    )
+    shown = msgspec.structs.replace(half, topic=topic, queue_id=queue_id)
+    return Command(
+        code=RequestCode.CHECK_TRANSACTION_STATE,
+        ext_fields=encode(header),
+        body=encode_stored(shown),
+    )

@@ -54,14 +54,14 @@ class Halves:
         steady: Clock,
         store_host: Host,
     ) -> None:
-        self._settings = settings
-        self._store = store
+        self.settings = settings
+        self.store = store
         self._writer = writer
         self._offsets = offsets
         self._clock = clock
-        self._steady = steady
+        self.steady = steady
         self.ages = Ages(clock, steady)
-        self._store_host = store_host
+        self.store_host = store_host
         self.ended = EndedHalves(self._start_of(HALF_TOPIC))
         self.end_done = self.end_read = self._start_of(HALF_OP_TOPIC)
         """Queue offsets of HALF_OP_TOPIC: the first end still needed, and the next one to read."""
@@ -71,13 +71,14 @@ class Halves:
         self._unwritten: list[int] = []
         self._unwritten_since_ms = 0
         self._refusal_logged = False
-        self._ends_known = asyncio.Event()
+        self.ends_known = asyncio.Event()
+        """Set when all ends of former runs are read; until then, an ended half may seem open."""
 
     def _start_of(self, topic: str) -> int:
         """The committed offset, within what the store has: a log that lost its end is shorter."""
         committed = self._offsets.find(GROUP, topic, QUEUE_ID)
-        low = self._store.min_offset(topic, QUEUE_ID)
-        high = self._store.max_offset(topic, QUEUE_ID)
+        low = self.store.min_offset(topic, QUEUE_ID)
+        high = self.store.max_offset(topic, QUEUE_ID)
         return low if committed == NOT_FOUND else min(max(committed, low), high)
 
     # -- storing and ending ------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class Halves:
         """A `Redirect`: transactional messages become halves. Raises RequestError."""
         if not rules.is_half(draft, named):
             return None
-        if self._settings.config.reject_transaction_message:
+        if self.settings.config.reject_transaction_message:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 "this broker accepts no transactional messages (rejectTransactionMessage)",
@@ -95,7 +96,7 @@ class Halves:
 
     def open_count(self) -> int:
         """How many halves have not ended."""
-        return self.ended.open_count(self._store.max_offset(HALF_TOPIC, QUEUE_ID))
+        return self.ended.open_count(self.store.max_offset(HALF_TOPIC, QUEUE_ID))
 
     def find(self, log_offset: int) -> StoredMessage | None:
         """The half at a log offset."""
@@ -103,7 +104,7 @@ class Halves:
         return message if message is not None and message.topic == HALF_TOPIC else None
 
     def _message_at(self, log_offset: int) -> StoredMessage | None:
-        fields = self._store.log.decode(log_offset, read_body=True)
+        fields = self.store.log.decode(log_offset, read_body=True)
         return None if fields is None else StoredMessage(*fields)
 
     def commit(self, half: StoredMessage) -> Appended | None:
@@ -117,7 +118,7 @@ class Halves:
         queue = rules.real_queue(half)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the half names no topic and queue")
-        appended = self._writer.append(rules.committed(half, *queue, self._store_host))
+        appended = self._writer.append(rules.committed(half, *queue, self.store_host))
         self.end(queue_offset)
         return appended
 
@@ -126,8 +127,8 @@ class Halves:
         queue_offset = self._newest(half.queue_offset)
         if queue_offset in self.ended:
             return False
-        if self._store.refusal is not None:
-            raise self._store.refusal
+        if self.store.refusal is not None:
+            raise self.store.refusal
         self.end(queue_offset)
         return True
 
@@ -136,12 +137,12 @@ class Halves:
         message = self._message_at(log_offset)
         if message is None or message.topic not in (CHECK_MAX_TOPIC, HALF_TOPIC):
             return None
-        self._store.append(rules.renewed(message, 0, self._store_host))
+        self.store.append(rules.renewed(message, 0, self.store_host))
         return message
 
     def renew(self, half: StoredMessage, draft: Draft) -> Appended:
         """Store a half again for a check and end the old one. Raises StoreError, RecordError."""
-        appended = self._store.append(draft)
+        appended = self.store.append(draft)
         self.end(half.queue_offset)
         self._renewals[half.queue_offset] = appended.queue_offset
         if len(self._renewals) > _RENEWALS_MAX:
@@ -163,14 +164,14 @@ class Halves:
         """Mark a half as ended and queue its end for `write_ends`."""
         if self.ended.add(queue_offset):
             if not self._unwritten:
-                self._unwritten_since_ms = self._steady()
+                self._unwritten_since_ms = self.steady()
             self._unwritten.append(queue_offset)
 
     # -- writing ends ------------------------------------------------------------------------------
 
     def write_ends(self, *, force: bool = False) -> None:
         """Write the pending ends; without `force`, only if the batch is due or full."""
-        config, now_ms = self._settings.config, self._steady()
+        config, now_ms = self.settings.config, self.steady()
         waited_ms = now_ms - self._unwritten_since_ms
         is_due = waited_ms >= config.transaction_op_batch_interval
         # A queue offset of an older store takes about eight bytes with its comma.
@@ -178,12 +179,12 @@ class Halves:
         if not self._unwritten or not (force or is_due or is_full):
             return
         drafts = rules.end_drafts(
-            self._unwritten, config.transaction_op_msg_max_size, self._clock(), self._store_host
+            self._unwritten, config.transaction_op_msg_max_size, self._clock(), self.store_host
         )
         written_count = 0
         try:
             for draft, count in drafts:
-                appended = self._store.append(draft)
+                appended = self.store.append(draft)
                 written_count += count
                 if appended.queue_offset == self.end_read:
                     # Ends that this process writes need not be read.
@@ -201,30 +202,19 @@ class Halves:
 
     def begin_round(self) -> None:
         """A check round begins: drop what the store has deleted."""
-        self.ended.drop_before(self._store.min_offset(HALF_TOPIC, QUEUE_ID))
+        self.ended.drop_before(self.store.min_offset(HALF_TOPIC, QUEUE_ID))
         self._refusal_logged = False
 
     # -- reading ends ------------------------------------------------------------------------------
 
-    @property
-    def knows_ends(self) -> bool:
-        """Whether all ends of former runs are read; until then, an ended half may seem open."""
-        return self._ends_known.is_set()
-
-    async def ends_known(self) -> None:
-        await self._ends_known.wait()
-
-    def set_ends_known(self) -> None:
-        self._ends_known.set()
-
     def read_ends(self) -> bool:
         """Read some of the ends that a former run wrote; True if none is left."""
-        half_end = self._store.max_offset(HALF_TOPIC, QUEUE_ID)
+        half_end = self.store.max_offset(HALF_TOPIC, QUEUE_ID)
         for _ in range(ENDS_PER_STEP // _READ_COUNT):
-            high = self._store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
+            high = self.store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
             if self.end_read >= high:
                 return True
-            read = self._store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_read, _READ_COUNT)
+            read = self.store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_read, _READ_COUNT)
             for record in read.records:
                 for queue_offset in rules.ended_by(decode_record(record, check_crc=False)):
                     # An offset beyond the last half would allocate bits for all up to it.
@@ -241,7 +231,7 @@ class Halves:
         for _ in range(ENDS_PER_STEP // _READ_COUNT):
             if self.end_done >= self.end_read:
                 return True
-            read = self._store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_done, _READ_COUNT)
+            read = self.store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_done, _READ_COUNT)
             for record in read.records:
                 end = decode_record(record, check_crc=False)
                 if any(each >= self.ended.first for each in rules.ended_by(end)):
@@ -256,18 +246,18 @@ class Halves:
         """Commit the noted offsets if the log is on disk so far, then note the current ones."""
         noted = self._progress
         if noted is not None:
-            if self._store.flushed_log_offset < noted.log_offset:
+            if self.store.flushed_log_offset < noted.log_offset:
                 return
             self._commit_progress(noted)
         current = (self.ended.first, self.end_done)
         if current != self._committed:
-            self._progress = _Progress(*current, self._store.end_log_offset)
+            self._progress = _Progress(*current, self.store.end_log_offset)
 
     async def flush_progress(self, timeout_s: float) -> None:
         """Commit the current offsets once the log is on disk. Raises TimeoutError, StoreError."""
-        log_offset = self._store.end_log_offset
+        log_offset = self.store.end_log_offset
         async with asyncio.timeout(timeout_s):
-            await asyncio.wrap_future(self._store.flushed(log_offset))
+            await asyncio.wrap_future(self.store.flushed(log_offset))
         self._commit_progress(_Progress(self.ended.first, self.end_done, log_offset))
 
     def _commit_progress(self, progress: _Progress) -> None:

@@ -15,11 +15,13 @@ This module decides and builds drafts; `halves` stores them, `check_loop` runs t
 
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.storing.redraft import redraft
 from tianzhou.errors import RequestError
 from tianzhou.message import Host, StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
@@ -44,6 +46,7 @@ _HALF_ONLY = (
     properties.TRANSACTION_PREPARED,
 )
 _DIGITS_MAX = 18
+_HOUR_MS = 3_600_000
 _ALL_ENDED = b"\xff" * 512
 _TRIM_BYTES = 4096
 
@@ -101,46 +104,24 @@ def real_queue(half: StoredMessage) -> tuple[str, int] | None:
 def committed(half: StoredMessage, topic: str, queue_id: int, store_host: Host) -> Draft:
     """The message to deliver to consumers."""
     named = {name: value for name, value in half.properties.items() if name not in _HALF_ONLY}
-    return _copy(
-        half, topic, queue_id, named, store_host,
-        sysflag.with_transaction_state(half.sys_flag, sysflag.TRANSACTION_COMMIT), half.log_offset,
+    draft = redraft(
+        astuple(half), topic, queue_id, named,
+        store_host=store_host, prepared_log_offset=half.log_offset,
     )  # fmt: skip
+    state = sysflag.with_transaction_state(draft.sys_flag, sysflag.TRANSACTION_COMMIT)
+    return msgspec.structs.replace(draft, sys_flag=state)
 
 
 def renewed(half: StoredMessage, check_count: int, store_host: Host) -> Draft:
     """The half to store again, with this check count."""
     named = half.properties | {properties.TRANSACTION_CHECK_TIMES: str(check_count)}
-    return _copy(half, HALF_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
+    return redraft(astuple(half), HALF_TOPIC, QUEUE_ID, named, store_host=store_host)
 
 
 def given_up(half: StoredMessage, store_host: Host) -> Draft:
     """The copy in TRANS_CHECK_MAX_TIME_TOPIC of a half that did not end in time."""
     named = half.properties
-    return _copy(half, CHECK_MAX_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
-
-
-def _copy(
-    half: StoredMessage,
-    topic: str,
-    queue_id: int,
-    named: dict[str, str],
-    store_host: Host,
-    sys_flag: int,
-    prepared_log_offset: int = 0,
-) -> Draft:
-    return Draft(
-        topic=topic,
-        queue_id=queue_id,
-        body=half.body,
-        properties_text=properties.encode(named),
-        born_time_ms=half.born_time_ms,
-        born_host=half.born_host,
-        store_host=store_host,
-        flag=half.flag,
-        sys_flag=sys_flag,
-        reconsume_count=half.reconsume_count,
-        prepared_log_offset=prepared_log_offset,
-    )
+    return redraft(astuple(half), CHECK_MAX_TOPIC, QUEUE_ID, named, store_host=store_host)
 
 
 # -- ends ------------------------------------------------------------------------------------------
@@ -197,26 +178,19 @@ class Verdict(Enum):
     GIVE_UP = auto()
 
 
-class Rules(NamedTuple):
-    """The settings that `judge` uses."""
-
-    timeout_ms: int
-    check_max: int
-    reserved_ms: int
-
-
-def judge(half: StoredMessage, age_ms: int, rules: Rules) -> Verdict:
+def judge(half: StoredMessage, age_ms: int, config: BrokerConfig) -> Verdict:
     """Decide by the age of a half since its born time, which the producer sets.
 
     A born time in the future comes from a wrong clock; the half is checked at once, as in RocketMQ,
     because it might wait for ever.
     """
-    if check_count(half) >= rules.check_max or age_ms > rules.reserved_ms:
+    reserved_ms = config.file_reserved_time * _HOUR_MS
+    if check_count(half) >= config.transaction_check_max or age_ms > reserved_ms:
         return Verdict.GIVE_UP
     own_ms = immunity_ms(half)
     if own_ms is not None:
         return Verdict.WAIT if age_ms <= own_ms else Verdict.CHECK
-    return Verdict.WAIT if 0 <= age_ms <= rules.timeout_ms else Verdict.CHECK
+    return Verdict.WAIT if 0 <= age_ms <= config.transaction_time_out else Verdict.CHECK
 
 
 def check_count(half: StoredMessage) -> int:

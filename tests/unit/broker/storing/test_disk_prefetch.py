@@ -190,7 +190,7 @@ async def test_halves_are_prefetched_by_a_thread_before_they_are_checked(
         writer = MessageWriter(store)
         halves = Halves(settings, store, writer, OffsetTable(), lambda: NOON_MS, steady_ms, HERE)
         topics = TopicTable((), lambda: NOON_MS)
-        checks = CheckLoop(halves, settings, store, topics, steady_ms, HERE, ask)
+        checks = CheckLoop(halves, topics, ask)
         writer.add_redirect(halves.redirect)
         text = properties.encode({"TRAN_MSG": "true", "PGROUP": "p"})
         for number in range(3):

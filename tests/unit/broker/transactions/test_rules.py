@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.tables.clients import Client, ProducerTable
 from tianzhou.broker.transactions import rules
-from tianzhou.broker.transactions.rules import Rules, Verdict
+from tianzhou.broker.transactions.rules import Verdict
 from tianzhou.errors import RequestError
 from tianzhou.message import StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, HALF_TOPIC
@@ -22,7 +23,7 @@ HALF = StoredMessage(
         "TRAN_MSG": "true", "PGROUP": "p", "REAL_TOPIC": "Orders", "REAL_QID": "2", "mine": "1",
     },
 )  # fmt: skip
-RULES = Rules(timeout_ms=6000, check_max=15, reserved_ms=100_000)
+CONFIG = BrokerConfig(transaction_time_out=6000, transaction_check_max=15, file_reserved_time=1)
 
 
 def draft(text: str, *, reconsume_count: int = 0) -> Draft:
@@ -139,7 +140,7 @@ def test_ends_share_records_as_far_as_their_size_allows() -> None:
         ({}, 6000, Verdict.WAIT),
         ({}, 6001, Verdict.CHECK),
         ({}, -1, Verdict.CHECK),
-        ({}, 100_001, Verdict.GIVE_UP),
+        ({}, 3_600_001, Verdict.GIVE_UP),
         ({"TRANSACTION_CHECK_TIMES": "14"}, 7000, Verdict.CHECK),
         ({"TRANSACTION_CHECK_TIMES": "15"}, 7000, Verdict.GIVE_UP),
         ({"TRANSACTION_CHECK_TIMES": "many"}, 7000, Verdict.CHECK),
@@ -151,7 +152,7 @@ def test_ends_share_records_as_far_as_their_size_allows() -> None:
     ],
 )
 def test_verdicts_on_open_halves(changed: dict[str, str], age_ms: int, verdict: Verdict) -> None:
-    assert rules.judge(half_with(**changed), age_ms, RULES) is verdict
+    assert rules.judge(half_with(**changed), age_ms, CONFIG) is verdict
 
 
 # -- whom to reply to ------------------------------------------------------------------------------
