@@ -190,16 +190,16 @@ class _Memberships(Generic[C, V]):
     """The channels of each name (group or client id), and the names of each channel."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, dict[C, V]] = {}
+        self._by_name: dict[str, dict[C, V]] = {}
         self._names: dict[C, dict[str, None]] = {}
 
-    def names_of(self, channel: C) -> Collection[str]:
-        """The names of a channel; the one that was put last comes last."""
+    def groups_of(self, channel: C) -> Collection[str]:
+        """The groups of a channel, or its client ids; the latest comes last."""
         return self._names.get(channel, {}).keys()
 
-    def put(self, channel: C, name: str, value: V) -> V | None:
+    def _put(self, channel: C, name: str, value: V) -> V | None:
         """Add a channel to a name; returns its value before."""
-        members = self.by_name.setdefault(name, {})
+        members = self._by_name.setdefault(name, {})
         before = members.get(channel)
         members[channel] = value
         names = self._names.setdefault(channel, {})
@@ -207,14 +207,14 @@ class _Memberships(Generic[C, V]):
         names[name] = None
         return before
 
-    def remove(self, channel: C, name: str) -> V | None:
+    def _remove(self, channel: C, name: str) -> V | None:
         """Remove a channel from a name; returns its value, None if it was not there."""
-        members = self.by_name.get(name)
+        members = self._by_name.get(name)
         if members is None or channel not in members:
             return None
         value = members.pop(channel)
         if not members:
-            del self.by_name[name]
+            del self._by_name[name]
         names = self._names[channel]
         del names[name]
         if not names:
@@ -222,22 +222,15 @@ class _Memberships(Generic[C, V]):
         return value
 
 
-class _ClientTable(Generic[C]):
+class _ClientTable(_Memberships[C, Client]):
     """What the tables of producers and consumers have in common."""
-
-    def __init__(self) -> None:
-        self._members = _Memberships[C, Client]()
-
-    def groups_of(self, channel: C) -> Collection[str]:
-        """The groups of a connection."""
-        return self._members.names_of(channel)
 
     def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
         """Channels whose last heartbeat is too old; the caller closes them."""
         return list(
             dict.fromkeys(
                 channel
-                for members in self._members.by_name.values()
+                for members in self._by_name.values()
                 for channel, client in members.items()
                 if now_ms - client.seen_ms > timeout_ms
             )
@@ -287,10 +280,10 @@ class ConsumerTable(_ClientTable[C]):
     ) -> Change[C] | None:
         """Register the heartbeat of a consumer; None if it changed nothing."""
         self.version += 1
-        known = self._members.put(channel, heartbeat.group, client)
+        known = self._put(channel, heartbeat.group, client)
         group = self.groups.get(heartbeat.group)
         if group is None:
-            members = self._members.by_name[heartbeat.group]
+            members = self._by_name[heartbeat.group]
             group = self.groups[heartbeat.group] = ConsumerGroup(heartbeat.group, members=members)
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
@@ -314,13 +307,13 @@ class ConsumerTable(_ClientTable[C]):
 
     def unregister(self, channel: C, group_name: str) -> Change[C] | None:
         """Remove a consumer from a group; None if it was not there."""
-        client = self._members.remove(channel, group_name)
+        client = self._remove(channel, group_name)
         if client is None:
             return None
         group = self.groups[group_name]
         self.version += 1
         self._count(channel, -client.cost)
-        if not self._members.names_of(channel):
+        if not self.groups_of(channel):
             del self._cost_of[channel]
         if not group.members:
             del self.groups[group_name]
@@ -392,36 +385,33 @@ def _wording(client: Client, topic: str) -> str:
 # -- client ids ------------------------------------------------------------------------------------
 
 
-class ClientIds(Generic[C]):
+class ClientIds(_Memberships[C, str | None]):
     """Which account uses a client id, while a channel is open that sent it.
 
     Replies and requests to clients are addressed by this id, so an account must not use the id of
     another one.
     """
 
-    def __init__(self) -> None:
-        self._users = _Memberships[C, str | None]()
-
     def claim(self, channel: C, client_id: str, account: str | None) -> bool:
         """Register the use of an id; False if a channel of another account uses it.
 
         Without an account all ids are allowed.
         """
-        users = self._users.by_name.get(client_id, {})
+        users = self._by_name.get(client_id, {})
         if account is not None and any(
             other != account for at, other in users.items() if at is not channel
         ):
             return False
-        self._users.put(channel, client_id, account)
-        ids = self._users.names_of(channel)
+        self._put(channel, client_id, account)
+        ids = self.groups_of(channel)
         if len(ids) > _IDS_OF_CHANNEL_MAX:
-            self._users.remove(channel, next(iter(ids)))
+            self._remove(channel, next(iter(ids)))
         return True
 
     def closed(self, channel: C) -> None:
         """A connection has closed."""
-        for client_id in list(self._users.names_of(channel)):
-            self._users.remove(channel, client_id)
+        for client_id in list(self.groups_of(channel)):
+            self._remove(channel, client_id)
 
 
 _IDS_OF_CHANNEL_MAX = 64
@@ -435,7 +425,7 @@ class ProducerTable(_ClientTable[C]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.groups = self._members.by_name
+        self.groups = self._by_name
         self._by_client_id: dict[str, C] = {}
         self._id_of: dict[C, str] = {}
         """The client id of the latest heartbeat of each connection."""
@@ -450,11 +440,11 @@ class ProducerTable(_ClientTable[C]):
             self._release_id(channel)
             self._id_of[channel] = client.client_id
         self._by_client_id[client.client_id] = channel
-        return self._members.put(channel, group, client) is None
+        return self._put(channel, group, client) is None
 
     def unregister(self, channel: C, group: str) -> bool:
         """Remove a producer from a group; False if it was not there."""
-        if self._members.remove(channel, group) is None:
+        if self._remove(channel, group) is None:
             return False
         if not self.groups_of(channel):
             self._release_id(channel)
