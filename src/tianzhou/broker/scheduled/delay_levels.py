@@ -13,6 +13,7 @@ cut only those whose copies were lost. The queue entry of a delayed message has 
 import logging
 from collections.abc import Callable
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,11 +36,18 @@ from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
-EnsureTopic = Callable[[str, int], None]
-"""Called with the topic and queue of each message before it is delivered there."""
-Delivered = Callable[[str, int, int], None]
-"""Called with the topic, the queue and the size of each delivered message."""
 
+class Hooks(NamedTuple):
+    """What is called when the delay levels or the timer deliver a message."""
+
+    crash_point: CrashPoint = no_crash_point
+    ensure_topic: Callable[[str, int], object] = lambda _, __: None
+    """Called with the topic and queue of each message before it is delivered there."""
+    delivered: Callable[[str, int, int], None] = lambda _, __, ___: None
+    """Called with the topic, the queue and the size of each delivered message."""
+
+
+NO_HOOKS = Hooks()
 _ENTRIES_PER_READ = 64
 _ANY_DELAY_MS = 2**62
 """For a level that was removed from the settings: its entries' due times are not limited."""
@@ -116,14 +124,6 @@ def _terminated(text: str) -> str:
 # -- delivering ------------------------------------------------------------------------------------
 
 
-def ignore_topic(_: str, __: int) -> None:
-    """Does nothing."""
-
-
-def ignore_delivery(_: str, __: int, ___: int) -> None:
-    """Does nothing."""
-
-
 def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
     """When a message is due whose entry contains `written_ms`.
 
@@ -161,18 +161,14 @@ class DelayLevels:
         self,
         store: MessageStore,
         levels_ms: tuple[int, ...],
-        crash_point: CrashPoint = no_crash_point,
-        ensure_topic: EnsureTopic = ignore_topic,
         slice_s: Callable[[], float] = lambda: SLICE_S,
-        delivered: Delivered = ignore_delivery,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         """`slice_s` returns how long the next slice may take."""
         self._store = store
-        self._delivered = delivered
         self._slice_s = slice_s
         self._levels_ms = levels_ms
-        self._crash_point = crash_point
-        self._ensure_topic = ensure_topic
+        self._crash_point, self._ensure_topic, self._delivered = hooks
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}

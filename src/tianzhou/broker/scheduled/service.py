@@ -17,7 +17,7 @@ from tianzhou.broker.background.ticker import Ticker
 from tianzhou.broker.background.yielding import SliceScheduler
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import DelayLevels, Delivered, ignore_delivery
+from tianzhou.broker.scheduled.delay_levels import NO_HOOKS, DelayLevels, Hooks
 from tianzhou.broker.scheduled.timer_checkpoint import encode_checkpoint, encode_fields
 from tianzhou.broker.scheduled.timer_loop import GATHER_MS, Timer, load_checkpoint
 from tianzhou.broker.scheduled.timer_stats import TimerStats
@@ -54,28 +54,30 @@ class ScheduledMessages:
         topics: TopicTable,
         clock: Clock,
         crash_point: CrashPoint = no_crash_point,
-        delivered: Delivered = ignore_delivery,
+        delivered: Callable[[str, int, int], None] = NO_HOOKS.delivered,
     ) -> None:
         """Loads the progress of a former run. Raises StoreError."""
         self._settings = settings
         self._store = store
         self._clock = clock
         self._crash_point = crash_point
-        self._topics = topics
+        hooks = Hooks(
+            crash_point,
+            lambda topic, queue_id: topics.restore(topic, queue_id, settings.config),
+            delivered,
+        )
         config = settings.config
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
         self.slices = SliceScheduler(lambda: store.log.written)
         """Gives the time slices of background work."""
-        self.delays = DelayLevels(
-            store, config.delay_levels_ms, crash_point, self._ensure_topic,
-            lambda: self.slices.slice_s,
-            delivered,
-        )  # fmt: skip
+        self.delays = DelayLevels(store, config.delay_levels_ms, lambda: self.slices.slice_s, hooks)
         load_table(self._delay_path, self.delays.load)
         if count := self.delays.catch_up():
             log.info("delay levels: %d messages were delivered after the last save", count)
-        self._delay_ticker = Ticker("delayed messages", self.delays.run_slice, clock, self.slices)
+        self._tickers = {
+            SCHEDULE_TOPIC: Ticker("delayed messages", self.delays.run_slice, clock, self.slices)
+        }
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
             self.timer = Timer(
@@ -83,11 +85,11 @@ class ScheduledMessages:
                 config.root_directory / "timer" / "index.sqlite",
                 load_checkpoint(self._check_path),
                 self._roll_after_ms,
-                crash_point,
-                self._ensure_topic,
-                delivered,
+                hooks,
             )
-            self._timer_ticker = Ticker("timed messages", self.timer.run_slice, clock, self.slices)
+            self._tickers[TIMER_TOPIC] = Ticker(
+                "timed messages", self.timer.run_slice, clock, self.slices
+            )
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
             log.warning(
@@ -95,9 +97,6 @@ class ScheduledMessages:
                 "loses messages; send them with TIMER_DELIVER_MS instead",
                 longest_ms // _HOUR_MS, config.file_reserved_time,
             )  # fmt: skip
-
-    def _ensure_topic(self, topic: str, queue_id: int) -> None:
-        self._topics.restore(topic, queue_id, self._settings.config)
 
     def _roll_after_ms(self) -> int:
         config = self._settings.config
@@ -136,10 +135,9 @@ class ScheduledMessages:
         arrivals.subscribe_topics(TOPICS, self._arrived)
 
     def _arrived(self, topic: str, _: int, code: int) -> None:
-        if topic == SCHEDULE_TOPIC:
-            self._delay_ticker.wake(code)
-        elif self.timer is not None:
-            self._timer_ticker.wake(self._clock() + GATHER_MS)
+        if topic in self._tickers:
+            due_ms = code if topic == SCHEDULE_TOPIC else self._clock() + GATHER_MS
+            self._tickers[topic].wake(due_ms)
 
     def timed_until_ms(self) -> int:
         """Every timed message that was due before this is delivered."""
@@ -162,15 +160,13 @@ class ScheduledMessages:
     # -- running -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._delay_ticker.start()
-        if self.timer is not None:
-            self._timer_ticker.start()
+        for ticker in self._tickers.values():
+            ticker.start()
 
     def clock_changed(self) -> None:
         """A clock was moved; messages may be due."""
-        self._delay_ticker.wake_now()
-        if self.timer is not None:
-            self._timer_ticker.wake_now()
+        for ticker in self._tickers.values():
+            ticker.wake_now()
 
     async def run(self, save: Save) -> None:
         """Prefetch and save periodically, until cancelled."""
@@ -245,10 +241,10 @@ class ScheduledMessages:
 
     async def stop(self) -> None:
         """Stop delivering, and flush the deliveries, so that the progress can be saved."""
-        self._delay_ticker.stop()
+        for ticker in self._tickers.values():
+            ticker.stop()
         await self._flush_delays()
         if self.timer is not None:
-            self._timer_ticker.stop()
             try:
                 await self._flush_timer(self.timer)
                 self.timer.close()

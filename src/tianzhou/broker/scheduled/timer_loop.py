@@ -19,16 +19,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.sqlite_file import remove
 from tianzhou.broker.background.ticker import TICK_S
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import (
-    Delivered,
-    EnsureTopic,
-    ignore_delivery,
-    ignore_topic,
-)
+from tianzhou.broker.scheduled.delay_levels import NO_HOOKS, Hooks
 from tianzhou.broker.scheduled.timer_checkpoint import TimerCheckpoint, decode_checkpoint
 from tianzhou.broker.scheduled.timer_index import TimerIndex
 from tianzhou.broker.scheduled.timer_rules import Recall, Waiting
@@ -67,16 +61,12 @@ class Timer:
         index_path: Path,
         check: tuple[TimerCheckpoint, bool] | None,
         roll_after_ms: Callable[[], int],
-        crash_point: CrashPoint = no_crash_point,
-        ensure_topic: EnsureTopic = ignore_topic,
-        delivered: Delivered = ignore_delivery,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         """`check` is the content of `timercheck`. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
-        self._crash_point = crash_point
-        self._ensure_topic = ensure_topic
-        self._delivered = delivered
+        self._crash_point, self._ensure_topic, self._delivered = hooks
         self._index_path = index_path
         self.index = TimerIndex.open(index_path)
         self.check = check[0] if check else TimerCheckpoint()
