@@ -3,8 +3,8 @@
 Addresses are checked as on every server (`remoting/quota/control`); heartbeats and offsets may go
 into debt, so that a client that sends too fast does not lose its queues for it.
 
-The address is charged before access control looks at a request, topic and group after it: whoever
-may not send to a topic cannot use up its quota.
+The address is charged before access control checks a request, topic and group after it: a client
+that may not send to a topic cannot use up its quota.
 """
 
 import struct
@@ -85,7 +85,7 @@ class Quotas(ClientQuotas[Rules]):
             return
         now_ms = self._steady()
         messages, size_bytes = rates.messages, rates.size_bytes
-        # Both are looked at before either is charged: a refused send costs nothing.
+        # Both are checked before either is charged: a rejected send costs nothing.
         if messages is not None and self._messages.left(topic, messages, now_ms) < 1:
             self._refuse("messagesPerSecond", f"topic {topic}", messages, now_ms)
         if size_bytes is not None and self._bytes.left(topic, size_bytes, now_ms) < 1:

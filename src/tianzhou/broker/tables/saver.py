@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -39,7 +39,7 @@ def encode_table_steps(value: Mapping[str, object]) -> Steps[bytes]:
     pieces: list[bytes] = []
     for name, member in value.items():
         pieces.append(b"%s\n  %s: " % (b"," if pieces else b"{", msgspec.json.encode(name)))
-        if isinstance(member, Bodies):
+        if isinstance(member, EncodedBodies):
             yield from _put_entries(pieces, member.texts())
         elif fastjson.is_object(member):
             entries = ((key, encode_text(item)) for key, item in list(member.items()))
@@ -75,32 +75,19 @@ class EncodedBodies:
     Fields without a value are left out: RocketMQ must not read them as null.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: Mapping[str, msgspec.Struct]) -> None:
+        self._table = table
         self._known: dict[str, tuple[msgspec.Struct, bytes]] = {}
 
-    def of(self, bodies: Mapping[str, msgspec.Struct]) -> "Bodies":
-        """The current bodies of a table."""
-        return Bodies(dict(bodies), self)
-
-    def texts(self, bodies: Mapping[str, msgspec.Struct]) -> Iterator[tuple[str, bytes]]:
-        """Name and text of each."""
+    def texts(self) -> Iterator[tuple[str, bytes]]:
+        """Name and text of each, of the table as it is at the first."""
         known, self._known = self._known, {}
-        for name, body in bodies.items():
+        for name, body in dict(self._table).items():
             pair = known.get(name)
             if pair is None or pair[0] is not body:
                 pair = (body, msgspec.json.format(encode_body(body), indent=2))
             self._known[name] = pair
             yield name, pair[1]
-
-
-class Bodies(NamedTuple):
-    """A snapshot of a table, encoded when it is written."""
-
-    bodies: dict[str, msgspec.Struct]
-    encoded: EncodedBodies
-
-    def texts(self) -> Iterator[tuple[str, bytes]]:
-        return self.encoded.texts(self.bodies)
 
 
 def encode_body(body: msgspec.Struct) -> msgspec.Raw:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tianzhou.broker.tables.saver import Bodies, EncodedBodies, encode_body
+from tianzhou.broker.tables.saver import EncodedBodies, encode_body
 from tianzhou.clock import Clock
 from tianzhou.protocol.bodies.topics import DataVersion
 
@@ -35,7 +35,7 @@ class VersionedTable(Generic[V]):
         self._on_change = on_change
         self._check_capacity = check_capacity
         self._others: dict[str, object] = {}
-        self._encoded = EncodedBodies()
+        self._encoded = EncodedBodies(bodies)
 
     def get(self, name: str) -> V | None:
         return self._bodies.get(name)
@@ -72,8 +72,7 @@ class VersionedTable(Generic[V]):
     def _as_file(self, table_key: str, **more: object) -> dict[str, object]:
         """The content of the file, with unknown keys of other versions."""
         version = encode_body(self.data_version)
-        bodies: Bodies = self._encoded.of(self._bodies)
-        return {**self._others, "dataVersion": version, **more, table_key: bodies}
+        return {**self._others, "dataVersion": version, **more, table_key: self._encoded}
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
