@@ -428,10 +428,7 @@ def revived(fields: RecordFields, topic: str, row: InFlight, store_host: Host) -
     props.pop(properties.POP_CK, None)
     props.setdefault(properties.FIRST_POP_TIME, str(row.pop_time_ms))
     props.setdefault(properties.ORIGIN_MESSAGE_ID, encode_offset_id(fields[11], fields[5]))
-    draft = redraft(fields, topic, 0, props)
-    return msgspec.structs.replace(
-        draft, store_host=store_host, reconsume_count=draft.reconsume_count + 1
-    )
+    return redraft(fields, topic, 0, props, fields[12] + 1, store_host)
 
 
 def dead_letter(fields: RecordFields, group: str, origin: str, store_host: Host) -> Draft:

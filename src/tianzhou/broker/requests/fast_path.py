@@ -35,7 +35,7 @@ from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
-from tianzhou.broker.storing.durability import refused_sends
+from tianzhou.broker.storing.durability import with_outcome
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.errors import StoreError, TianzhouError
@@ -208,7 +208,7 @@ class FastPath:
     def _refuse(self, unsent: list[_Unsent], error: StoreError) -> None:
         for connection, answers, send_count in unsent:
             self._deps.stats.put_failures += send_count
-            connection.pay(refused_sends(answers, error))
+            connection.pay(with_outcome(answers, error))
 
     def _disable(self) -> None:
         self._is_broken = True

@@ -88,7 +88,9 @@ def prefetch(
             if queue is None:
                 continue
             _prefetch_entries(queue, queue_offsets)
-            for log_offset, size_bytes, _ in _entries(queue, queue_offsets):
+            for log_offset, size_bytes, _ in queue.raw_entries(
+                queue_offsets.start, len(queue_offsets)
+            ):
                 file = store.log.segments.find(log_offset)
                 if size_bytes == BLANK_SIZE or file is None:
                     continue
@@ -110,10 +112,6 @@ def _prefetch_entries(queue: ConsumeQueue, queue_offsets: range) -> None:
             if handle is not None:
                 start = queue_offsets.start * ENTRY_BYTES - file.first
                 handle.read(start, len(queue_offsets) * ENTRY_BYTES)
-
-
-def _entries(queue: ConsumeQueue, queue_offsets: range) -> Iterable[tuple[int, int, int]]:
-    return queue.raw_entries(queue_offsets.start, len(queue_offsets))
 
 
 def _open(stack: contextlib.ExitStack, file: MappedFile) -> DiskFile | None:

@@ -138,21 +138,18 @@ def _refused(failure: StoreError) -> RequestError:
 
 def _respond(connection: Connection, frames: bytes, send_count: int, outcome: Outcome) -> None:
     if outcome != ResponseCode.SUCCESS:
-        bounds, _ = split_frames(frames, len(frames))
-        frames = b"".join(
-            encode(_changed(decode(frames[start:stop]), outcome)) for start, stop in bounds
-        )
+        frames = with_outcome(frames, outcome)
     connection.release(send_count, frames)
 
 
-def refused_sends(frames: bytes, failure: StoreError) -> bytes:
-    """Error responses in place of the responses to sends; other responses stay."""
+def with_outcome(frames: bytes, outcome: Outcome) -> bytes:
+    """Encoded responses, those to sends with another outcome than SUCCESS."""
     bounds, _ = split_frames(frames, len(frames))
     responses: list[bytes] = []
     for start, stop in bounds:
         response = decode(frames[start:stop])
         is_send = "msgId" in response.fields
-        responses.append(encode(_changed(response, failure)) if is_send else frames[start:stop])
+        responses.append(encode(_changed(response, outcome)) if is_send else frames[start:stop])
     return b"".join(responses)
 
 
