@@ -41,7 +41,7 @@ class Hooks(NamedTuple):
     """What is called when the delay levels or the timer deliver a message."""
 
     crash_point: CrashPoint = no_crash_point
-    ensure_topic: Callable[[str, int], object] = lambda _, __: None
+    ensure_topic: Callable[[str, int], None] = lambda _, __: None
     """Called with the topic and queue of each message before it is delivered there."""
     delivered: Callable[[str, int, int], None] = lambda _, __, ___: None
     """Called with the topic, the queue and the size of each delivered message."""

@@ -61,11 +61,11 @@ class ScheduledMessages:
         self._store = store
         self._clock = clock
         self._crash_point = crash_point
-        hooks = Hooks(
-            crash_point,
-            lambda topic, queue_id: topics.restore(topic, queue_id, settings.config),
-            delivered,
-        )
+
+        def ensure_topic(topic: str, queue_id: int) -> None:
+            topics.restore(topic, queue_id, settings.config)
+
+        hooks = Hooks(crash_point, ensure_topic, delivered)
         config = settings.config
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
