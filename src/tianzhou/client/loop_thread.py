@@ -1,8 +1,8 @@
 """The event loop of the blocking clients: one per process, on a thread of its own.
 
-It is started by the first call, so a process that forks before it uses a client (gunicorn, Spark)
-pays nothing; a child that forks later starts its own. The thread is a daemon: it does not keep a
-program from ending.
+The first call starts it, so a process that forks before it uses a client (gunicorn, Spark) has no
+thread; a child that forks later starts its own. The thread is a daemon: the program can end without
+stopping it.
 """
 
 import asyncio
@@ -29,8 +29,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine; an interrupted wait cancels it.
 
-        Raises what it raises, and ClientError on the loop's own thread, which would wait for itself
-        for ever.
+        Raises what it raises, and ClientError on the loop's own thread, which would deadlock.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -65,9 +64,10 @@ class LoopThread:
         loop.run_forever()
 
     def forget(self) -> None:
-        """Begin anew in a forked process, where the thread does not exist.
+        """Begin again in a forked process, where the thread does not exist.
 
-        The loop of the parent is kept, untouched: both processes share what it polls.
+        A reference to the parent's loop remains: destroying it would change the poll set that both
+        processes share.
         """
         if self._loop is not None:
             _abandoned.append(self._loop)

@@ -1,10 +1,9 @@
-"""Namespaces of 4.x: names of topics and groups with the tenant's name before them.
+"""Namespaces of 4.x: a prefix of the names of topics and groups, one per tenant.
 
     orders            in namespace shop  ->  shop%orders
     %RETRY%billing    in namespace shop  ->  %RETRY%shop%billing
 
-Reserved names have no namespace. A name that carries the namespace already
-is left alone, so wrapping twice does no harm.
+Reserved names have no namespace. Wrapping is idempotent: a name that has the prefix is unchanged.
 """
 
 from tianzhou.names import (

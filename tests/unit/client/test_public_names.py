@@ -67,10 +67,10 @@ def test_unique_ids() -> None:
     ids = UniqueIds()
     made = [ids.next() for _ in range(1_000)]
     assert len(set(made)) == 1_000
-    together = ids.take(1_000)
+    together = ids.next_many(1_000)
     assert len(set(made + together)) == 2_000
-    assert len(set(ids.take(200_000))) == 200_000
-    assert ids.take(0) == []
+    assert len(set(ids.next_many(200_000))) == 200_000
+    assert ids.next_many(0) == []
     parts = decode_unique_id(made[0])
     assert (parts.address, parts.pid) == (local_address(), os.getpid() & 0xFFFF)
     # The month begins in local time. It may end between the two readings of the clock.

@@ -392,12 +392,13 @@ class Hub:
         return member.on_request(connection, request)
 
     def _on_reply(self, request: Command) -> Command:
-        found = properties.decode(request.fields.get("properties", ""))
-        waiter = self.replies.get(found.get(properties.CORRELATION_ID, ""))
+        decoded = properties.decode(request.fields.get("properties", ""))
+        correlation_id = decoded.get(properties.CORRELATION_ID, "")
+        waiter = self.replies.get(correlation_id)
         if waiter is None or waiter.done():
             log.info(
                 "the reply %s is dropped: it arrived after the time-out of its request",
-                found.get(properties.CORRELATION_ID, "without a correlation id"),
+                correlation_id or "without a correlation id",
             )
         else:
             waiter.set_result(request)

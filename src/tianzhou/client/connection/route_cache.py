@@ -179,13 +179,14 @@ class RouteCache:
     def _start_fetch(self, topic: str) -> "asyncio.Task[TopicRoute]":
         fetch = self._loop.create_task(self._query(topic), name=f"route of {topic}")
         self._fetches[topic] = fetch
-        fetch.add_done_callback(lambda done: self._fetched(topic, done))
-        return fetch
 
-    def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
-        del self._fetches[topic]
-        if not fetch.cancelled():
-            fetch.exception()  # marked as retrieved, even if all callers were cancelled
+        def fetched(done: asyncio.Task[TopicRoute]) -> None:
+            del self._fetches[topic]
+            if not done.cancelled():
+                done.exception()  # marked as retrieved, even if all callers were cancelled
+
+        fetch.add_done_callback(fetched)
+        return fetch
 
     async def _query(self, topic: str) -> TopicRoute:
         route = routes.route_of(topic, await self._namesrvs.route(topic))

@@ -277,7 +277,7 @@ class Tracer:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self.dropped_count = 0
-        """Entries that found the queue full."""
+        """Entries that were dropped because the queue was full."""
 
     def start(self, hub: Hub) -> None:
         """Begin to send; the hub must be held until `close`."""

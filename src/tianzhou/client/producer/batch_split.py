@@ -46,7 +46,7 @@ def split_into_requests(
     requests = [SplitRequest((at,), queue=queues[at] if queues else None) for at in alone]
     for (name, wait_stored, queue), indexes in kinds.items():
         topic = wire_topic(name)
-        ids = unique_ids.take(len(indexes))
+        ids = unique_ids.next_many(len(indexes))
         items = [
             send_request.item_pieces(messages[at], unique_id, settings.namespace)
             for at, unique_id in zip(indexes, ids, strict=True)
@@ -87,15 +87,15 @@ def _kinds(
 
 def request_sequences(requests: Sequence[SplitRequest]) -> list[list[int]]:
     """Indexes of requests to send one after another: those of one queue. Others run in parallel."""
-    found: dict[Queue, list[int]] = {}
+    by_queue: dict[Queue, list[int]] = {}
     free: list[list[int]] = []
     for number in sorted(range(len(requests)), key=lambda at: requests[at].indexes[0]):
         queue = requests[number].queue
         if queue is None:
             free.append([number])
         else:
-            found.setdefault(queue, []).append(number)
-    return [*free, *found.values()]
+            by_queue.setdefault(queue, []).append(number)
+    return [*free, *by_queue.values()]
 
 
 def merge_outcomes(
@@ -105,17 +105,17 @@ def merge_outcomes(
     outcomes: Sequence[Sequence[SendOutcome]],
 ) -> list[SendResult]:
     """Results in the order of the messages. Raises SendManyError if one is missing."""
-    found: list[SendOutcome | None] = [None] * count
+    merged: list[SendOutcome | None] = [None] * count
     for request, own in zip(requests, outcomes, strict=True):
         for at, outcome in zip(request.indexes, own, strict=True):
-            found[at] = outcome
-    results = [each for each in found if isinstance(each, SendResult)]
+            merged[at] = outcome
+    results = [each for each in merged if isinstance(each, SendResult)]
     if len(results) == count:
         return results
-    errors = [each for each in found if isinstance(each, BaseException)]
+    errors = [each for each in merged if isinstance(each, BaseException)]
     raise SendManyError(
         f"group {group}: {len(errors)} of {count} messages are not stored, the first because: "
         f"{errors[0]}",
-        outcomes=list[object](found),
+        outcomes=list[object](merged),
         retriable=all(isinstance(each, TianzhouError) and each.retriable for each in errors),
     ) from errors[0]

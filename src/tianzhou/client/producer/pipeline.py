@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from tianzhou.client import namespaces
@@ -178,8 +179,8 @@ class SendPipeline(Lifetime):
             if span is not None:
                 span.end()
             raise
-        pending = InFlightSend(self, message, out, rule, limit, queue, reselect)
-        future = pending.future
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        pending = InFlightSend(self, future, message, out, rule, limit, queue, reselect)
         if telemetry is not None:
             future.add_done_callback(
                 lambda done: telemetry.end_send(span, message.topic, began_s, done)
@@ -395,34 +396,21 @@ class SendPipeline(Lifetime):
         task.add_done_callback(self._tasks.discard)
 
 
+@dataclass(slots=True, eq=False)
 class InFlightSend:
     """A message in flight, without a response yet: the `Waiter` of its first attempt."""
 
-    __slots__ = (
-        "_pipeline", "chosen", "future", "limit", "message", "out", "queue", "reselect", "rule",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        pipeline: SendPipeline,
-        message: Message,
-        out: Outgoing,
-        rule: RetryRule,
-        limit: TimeLimit,
-        chosen: Queue | None,
-        reselect: Reselect | None,
-    ) -> None:
-        self._pipeline = pipeline
-        self.message = message
-        self.out = out
-        self.rule = rule
-        self.limit = limit
-        self.chosen = chosen
-        """The queue that the program chose; every attempt goes there."""
-        self.reselect = reselect
-        self.queue: Queue | None = None
-        """The queue of the first attempt."""
-        self.future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+    pipeline: SendPipeline
+    future: asyncio.Future[SendResult]
+    message: Message
+    out: Outgoing
+    rule: RetryRule
+    limit: TimeLimit
+    chosen: Queue | None
+    """The queue that the program chose; every attempt goes there."""
+    reselect: Reselect | None
+    queue: Queue | None = None
+    """The queue of the first attempt."""
 
     def done(self) -> bool:
         """A response is always processed, even if the program has cancelled its future."""
@@ -430,11 +418,11 @@ class InFlightSend:
 
     def set_result(self, result: Command, /) -> None:
         """The first attempt got a response."""
-        self._pipeline.on_first_response(self, result)
+        self.pipeline.on_first_response(self, result)
 
     def set_exception(self, exception: RemotingError, /) -> None:
         """The first attempt failed."""
-        self._pipeline.on_first_failure(self, exception)
+        self.pipeline.on_first_failure(self, exception)
 
 
 def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:

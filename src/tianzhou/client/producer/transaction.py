@@ -253,14 +253,14 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN
 
 
-async def _call(call: Callable[..., StateOrLater], *arguments: Any) -> TransactionState:  # noqa: ANN401 - whatever the listener's method takes
+async def _call(call: Callable[..., StateOrLater], *arguments: Any) -> TransactionState:  # noqa: ANN401 - the parameters of the listener's method
     """Call a listener's method, in a thread unless it is a coroutine function."""
     if inspect.iscoroutinefunction(call):
-        found: object = await cast("Awaitable[object]", call(*arguments))
+        state: object = await cast("Awaitable[object]", call(*arguments))
     else:
-        found = await asyncio.to_thread(call, *arguments)
-        if inspect.isawaitable(found):
-            found = cast("object", await found)
-    if isinstance(found, TransactionState):
-        return found
-    raise TypeError(f"a TransactionState is expected, {found!r} was returned")
+        state = await asyncio.to_thread(call, *arguments)
+        if inspect.isawaitable(state):
+            state = cast("object", await state)
+    if isinstance(state, TransactionState):
+        return state
+    raise TypeError(f"a TransactionState is expected, {state!r} was returned")

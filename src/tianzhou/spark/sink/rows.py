@@ -96,7 +96,7 @@ def items_of(batch: RecordBatch, rows: Rows) -> Items | None:
         _map(columns.get("properties")),
         _texts(columns.get("orderKey")),
     )
-    ids = "".join(unique_ids.take(len(rows))).encode()
+    ids = "".join(unique_ids.next_many(len(rows))).encode()
     found = kernel.encode_rows(parts, rows.astype(np.int32).tobytes(), ids)
     return None if found is None else Items(found[0], np.frombuffer(found[1], np.int32))
 
