@@ -83,16 +83,14 @@ class BoundHandler:
         return await result if inspect.isawaitable(result) else result
 
 
-def bind(
-    topic: str, call: Callable[..., object], *, takes_list: bool, batch_size: int
-) -> BoundHandler:
-    """Bind a handler to a topic. Raises ConfigError if it is not callable."""
+def bind(topic: str, call: Callable[..., object], batch_size: int | None = None) -> BoundHandler:
+    """Bind a handler of single messages, or of batches. Raises ConfigError for a wrong one."""
     if not callable(call):
         raise ConfigError(f"topic {topic}: the handler {call!r} cannot be called")
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
         getattr(call, "__call__", None)  # noqa: B004 - an object may have an async __call__
     )
-    return BoundHandler(topic, call, takes_list, batch_size if takes_list else 1, is_async)
+    return BoundHandler(topic, call, batch_size is not None, batch_size or 1, is_async)
 
 
 class Caller:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
+import msgspec
+
 from tianzhou.client.connection.hub import Hub, Reply, is_logged_by_hub
 from tianzhou.client.consumer.held_queue import HeldQueue, queue_info
 from tianzhou.client.consumer.offsets import (
@@ -202,9 +204,8 @@ class GroupMember(Membership):
     def running_info(self) -> ConsumerRunningInfo:
         """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         now_ms = steady_ms()
-        return ConsumerRunningInfo(
-            properties=self._info_properties(),
-            subscriptions=[each.to_wire() for each in self._subscriptions.values()],
+        return msgspec.structs.replace(
+            super().running_info(),
             queues={
                 queue.to_wire(): queue_info(held, self._offsets.read(queue))
                 for queue, held in self._held.items()

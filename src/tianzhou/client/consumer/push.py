@@ -153,9 +153,7 @@ class PushConsumer(GroupMember):
         `tags` is `*`, or tags joined by `||`; `sql` is an SQL92 condition on properties instead.
         Without a handler, read the messages with `async for`.
         """
-        bound = None
-        if handler is not None:
-            bound = bind(topic, handler, takes_list=False, batch_size=1)
+        bound = None if handler is None else bind(topic, handler)
         self._subscribe(topic, tags, sql, bound)
 
     def subscribe_batches(
@@ -171,7 +169,7 @@ class PushConsumer(GroupMember):
         size = self._settings.batch_size if size is None else size
         if size < 1:
             raise ConfigError(f"topic {topic}: a batch has at least 1 message, not {size}")
-        self._subscribe(topic, tags, sql, bind(topic, handler, takes_list=True, batch_size=size))
+        self._subscribe(topic, tags, sql, bind(topic, handler, size))
 
     def _subscribe(
         self, topic: str, tags: str, sql: str | None, handler: BoundHandler | None

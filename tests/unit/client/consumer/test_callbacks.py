@@ -53,10 +53,10 @@ async def test_functions_run_in_threads_and_coroutines_on_the_loop(
             return False
 
     caller = Caller("g", executor, None)
-    handler = bind("t", plain, takes_list=False, batch_size=9)
+    handler = bind("t", plain)
     assert handler.batch_size == 1
     assert (await caller.call(handler, [MESSAGE])).later is None
-    outcome = await caller.call(bind("t", Callable(), takes_list=True, batch_size=9), [MESSAGE])
+    outcome = await caller.call(bind("t", Callable(), 9), [MESSAGE])
     assert outcome.later == Later()
     assert threads[0] != threading.get_ident()
     assert threads[1] == threading.get_ident()
@@ -70,7 +70,7 @@ async def test_function_may_return_an_awaitable(executor: ThreadPoolExecutor) ->
     def plain(_: ReceivedMessage) -> Awaitable[bool]:
         return later()
 
-    handler = bind("t", plain, takes_list=False, batch_size=1)
+    handler = bind("t", plain)
     assert (await Caller("g", executor, None).call(handler, [MESSAGE])).later == Later()
 
 
@@ -81,7 +81,7 @@ async def test_failures_are_logged_rate_limited(
         raise ValueError("no good")
 
     caller = Caller("g", executor, None)
-    handler = bind("t", fail, takes_list=False, batch_size=1)
+    handler = bind("t", fail)
     for _ in range(5):
         outcome = await caller.call(handler, [MESSAGE])
         assert isinstance(outcome.error, ValueError)
