@@ -11,6 +11,7 @@ import asyncio
 import logging
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -148,9 +149,14 @@ class WebServer:
             if isinstance(page, Page):
                 return page
             making = self._making[path] = asyncio.ensure_future(page)
-            making.add_done_callback(lambda _: self._making.pop(path))
+            making.add_done_callback(partial(self._is_made, path))
         # A peer that is closed meanwhile does not end the page of the others.
         return await asyncio.shield(making)
+
+    def _is_made(self, path: str, making: asyncio.Future[Page]) -> None:
+        del self._making[path]
+        if not making.cancelled():
+            making.exception()  # the peers may be gone; then nothing else reads it
 
 
 def _error(status: HTTPStatus) -> Page:

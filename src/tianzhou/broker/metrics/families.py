@@ -1,7 +1,8 @@
 """The metric families of a page, and reading tables for them in slices."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from time import perf_counter
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,8 +13,8 @@ T = TypeVar("T")
 
 RECORDS_READ_MAX = 2_000
 """Records that one metric of a page may read to find the age of backlogs."""
-_YIELD_EVERY = 256
-"""Entries of a table that are read before the event loop runs other work."""
+_SLICE_S = 0.002
+"""How long a table is read before the event loop runs other work."""
 
 
 def node_labels(config: BrokerConfig) -> dict[str, str]:
@@ -51,8 +52,13 @@ class Families:
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items of a table as it is now; the event loop runs other work in between."""
-    for number, item in enumerate(list(items), 1):
-        if not number % _YIELD_EVERY:
+    """The items of a table as it is now; the event loop runs other work in between.
+
+    An iterator is read step by step, so it must not depend on a table that changes meanwhile.
+    """
+    ends_s = perf_counter() + _SLICE_S
+    for item in list(items) if isinstance(items, Collection) else items:
+        if perf_counter() > ends_s:
             await asyncio.sleep(0)
+            ends_s = perf_counter() + _SLICE_S
         yield item

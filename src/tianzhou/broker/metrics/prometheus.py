@@ -3,11 +3,11 @@
 Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`); those of the older exporter, which
 dashboards use, are in `legacy_exporter`. The page is computed from the tables when it is requested.
 They are collected in slices, so that the event loop runs other work in between, and encoded in a
-thread: with thousands of topics both take long. Concurrent requests share one page.
+thread: with thousands of topics both take long.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -36,31 +36,16 @@ class _Collected(Collector):
         return self._families
 
 
-class MetricsPage:
-    """/metrics; concurrent requests share one page."""
-
-    def __init__(self, deps: Deps, refusals: Refusals) -> None:
-        self._deps = deps
-        self._refusals = refusals
-        self._task: asyncio.Task[Page] | None = None
-
-    def __call__(self) -> Awaitable[Page]:
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._make())
-            # The requests may be gone, as when the broker stops; then nothing reads the result.
-            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return asyncio.shield(self._task)
-
-    async def _make(self) -> Page:
-        page: list[Metric] = []
-        families = Families(page, node_labels(self._deps.settings.config))
-        for add in (_add_throughput, _add_state, _add_waiting, _add_pops):
-            await add(self._deps, families)
-            await asyncio.sleep(0)
-        _add_refusals(self._refusals, families)
-        await add_exporter_metrics(self._deps, page)
-        text = await asyncio.to_thread(_render, page)
-        return Page(text, CONTENT_TYPE_LATEST)
+async def _metrics_page(deps: Deps, refusals: Refusals) -> Page:
+    page: list[Metric] = []
+    families = Families(page, node_labels(deps.settings.config))
+    for add in (_add_throughput, _add_state, _add_waiting, _add_pops):
+        await add(deps, families)
+        await asyncio.sleep(0)
+    _add_refusals(refusals, families)
+    await add_exporter_metrics(deps, page)
+    text = await asyncio.to_thread(_render, page)
+    return Page(text, CONTENT_TYPE_LATEST)
 
 
 def _render(families: list[Metric]) -> bytes:
@@ -72,7 +57,10 @@ def _render(families: list[Metric]) -> bytes:
 
 def pages(deps: Deps, refusals: Refusals) -> Pages:
     """The HTTP pages of the broker."""
-    return {"/metrics": MetricsPage(deps, refusals), "/health": lambda: health_page(deps.store)}
+    return {
+        "/metrics": lambda: _metrics_page(deps, refusals),
+        "/health": lambda: health_page(deps.store),
+    }
 
 
 def health_page(store: MessageStore) -> Page:

@@ -40,8 +40,9 @@ SEPARATOR = "@"
 RATE_WINDOWS_S = (10, 60, 600)
 _TICKS_PER_ROUND = 10
 _SAVE_MS = 60_000
-_UPDATES_PER_TICK = 2000
-_COUNTERS_PER_STEP = 1000
+_NEW_PER_TICK = 5000
+_UPDATES_PER_TICK = 1000
+_COUNTERS_PER_STEP = 250
 """Counters of each kind that are read between two pauses."""
 _FEW_COUNTERS = 1000
 """So many are read by every query and every tick."""
@@ -138,10 +139,10 @@ class _Kind:
         self.at = 0
         """The index of the next counter to read."""
 
-    def track(self, limit: int | None) -> bool:
+    def track(self, limit: int) -> bool:
         """Track new counters, at most so many; returns whether there are more."""
         counters, first = self.read(), len(self.counters)
-        for key, counts in islice(counters, first, None if limit is None else first + limit):
+        for key, counts in islice(counters, first, first + limit):
             topic, _, *groups = key
             is_counted = not (is_system_topic(topic) or any(map(is_system_group, groups)))
             self.counters.append(TrackedCounter(key, counts, is_counted=is_counted))
@@ -205,7 +206,7 @@ class History:
             self.collect(now_ms)
             self._begin_day(now_ms)
         else:
-            self._track()
+            self._track(_NEW_PER_TICK)
             self._grow_events(now_ms)
             self._add_growth(_UPDATES_PER_TICK, now_ms)
         if not 0 <= now_ms - self._pruned_ms < DAY.step_ms:
@@ -325,7 +326,7 @@ class History:
 
     # -- counters and series -----------------------------------------------------------------------
 
-    def _track(self, limit: int | None = None) -> bool:
+    def _track(self, limit: int) -> bool:
         """Track new counters, at most so many of each kind; returns whether there are more."""
         if self._detailed != self._is_detailed():
             self._detailed = not self._detailed

@@ -194,9 +194,9 @@ def test_thousands_of_counters_are_read_in_slices() -> None:
         now_ms += SECOND_MS
         history.tick(now_ms)
         seen.append(history.totals.put)
-    assert seen[0] == 2000, "not all at once"
+    assert seen[0] == 1000, "not all at once"
     stats.stored("t", 1, 1, 0, queue_id=0)
-    for _ in range(10):
+    for _ in range(20):
         now_ms += SECOND_MS
         history.tick(now_ms)
     assert history.totals.put == 30_001, "but each in its turn"
