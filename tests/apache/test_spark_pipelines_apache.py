@@ -173,7 +173,7 @@ def test_statistics_count_what_the_broker_has(spark: SparkSession, namesrv: str,
     assert ("orders", "sleepers") not in consumed
 
 
-def test_duplicates_have_their_places(spark: SparkSession, namesrv: str, url: str) -> None:
+def test_duplicates_have_their_positions(spark: SparkSession, namesrv: str, url: str) -> None:
     given = {"nameServer": namesrv, "database": url, "topics": "orders"}
     runner.run("duplicates", given, spark=spark)
     found = rows(url, tables.duplicates)
@@ -222,7 +222,7 @@ def test_alarms_open_once_and_recover(spark: SparkSession, namesrv: str, url: st
     assert (last.consumer_group, last.event, last.value) == ("sleepers", "recovered", 0)
 
 
-def test_a_group_that_has_committed_nothing_is_behind(
+def test_a_group_without_committed_offsets_has_a_backlog(
     spark: SparkSession, namesrv: str, url: str
 ) -> None:
     with Producer("waiting", namesrv=namesrv) as producer:
@@ -249,7 +249,7 @@ def test_a_group_that_has_committed_nothing_is_behind(
     assert (event.topic, event.event, event.value) == ("waiting", "open", COUNT)
 
 
-def test_traces_become_latencies(spark: SparkSession, namesrv: str, url: str) -> None:
+def test_latencies_are_computed_from_traces(spark: SparkSession, namesrv: str, url: str) -> None:
     given = {"nameServer": namesrv, "database": url, "slowest": "3"}
     runner.run("trace-latency", given, spark=spark)
     steps = {
@@ -266,7 +266,7 @@ def test_traces_become_latencies(spark: SparkSession, namesrv: str, url: str) ->
     }
 
 
-def test_traces_of_stock_clients_become_latencies(
+def test_latencies_are_computed_from_traces_of_stock_clients(
     spark: SparkSession, namesrv: str, broker_version: str, url: str
 ) -> None:
     """Clients of 4.9 and of 5.x write their traces in forms of their own.

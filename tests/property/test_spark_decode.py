@@ -1,4 +1,4 @@
-"""Laws of the columns: what kernel and twin make of records is what the record codec reads."""
+"""Columns with and without the kernel equal the values of the record codec."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ property_texts = _pieces.map(lambda pairs: "\x02".join(f"{a}\x01{b}" for a, b in
 
 @st.composite
 def odd_records(draw: st.DrawFn) -> bytes:
-    """Records whose property text follows no rule."""
+    """Records with arbitrary property texts."""
     return with_properties(draw(wire_strategies.stored_messages), draw(property_texts))
 
 
@@ -86,7 +86,7 @@ def expected(message: StoredMessage) -> list[object]:
 
 
 @given(st.lists(wire_strategies.records | odd_records(), max_size=5))
-def test_kernel_and_twin_give_what_the_record_codec_reads(data: list[bytes]) -> None:
+def test_columns_with_and_without_the_kernel_equal_the_record_codec(data: list[bytes]) -> None:
     buffer = b"".join(data)
     rows = [expected(record.decode_record(one)) for one in data]
     for found in (
@@ -102,7 +102,9 @@ def test_kernel_and_twin_give_what_the_record_codec_reads(data: list[bytes]) -> 
 
 @pytest.mark.skipif(kernel.WHY_PURE is not None, reason="no compiled kernel")
 @given(st.lists(wire_strategies.records, max_size=5))
-def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[bytes]) -> None:
+def test_the_kernel_accepts_ordinary_records_and_equals_the_python_version(
+    data: list[bytes],
+) -> None:
     buffer = b"".join(data)
     assert kernel.decode_columns(buffer, None, NAMES, True) is not None
     arrays = zip(
@@ -117,7 +119,7 @@ def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[byt
 
 @pytest.mark.skipif(kernel.WHY_PURE is not None, reason="no compiled kernel")
 @given(alike())
-def test_records_are_read_alike_whatever_their_neighbours_have(data: list[bytes]) -> None:
+def test_records_are_decoded_independently_of_their_neighbours(data: list[bytes]) -> None:
     rows = [expected(record.decode_record(one)) for one in data]
     assert kernel.decode_columns(b"".join(data), None, NAMES, True) is not None
     found = arrow.decode_arrays(b"".join(data), None, NAMES)
@@ -125,7 +127,7 @@ def test_records_are_read_alike_whatever_their_neighbours_have(data: list[bytes]
 
 
 @given(st.lists(wire_strategies.records, min_size=1, max_size=5), st.data(), st.binary(max_size=9))
-def test_records_are_found_by_their_places(
+def test_records_are_decoded_at_given_positions(
     data: list[bytes], draw: st.DataObject, space: bytes
 ) -> None:
     starts, buffer = list[int](), space
@@ -145,9 +147,7 @@ def test_records_are_found_by_their_places(
 
 
 @given(wire_strategies.mutated(wire_strategies.records) | st.binary(max_size=150), st.booleans())
-def test_damage_raises_record_error_exactly_where_the_codec_does(
-    data: bytes, check_crc: bool
-) -> None:
+def test_damage_raises_record_error_exactly_if_the_codec_does(data: bytes, check_crc: bool) -> None:
     try:
         rows = [expected(each) for each in record.decode_records(data, check_crc=check_crc)]
     except RecordError:

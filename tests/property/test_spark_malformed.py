@@ -1,4 +1,4 @@
-"""Laws of damaged replies: every sound record is found, and nothing else passes for one."""
+"""Damaged responses: every intact record is found, and nothing else counts as one."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ NAMES = ["topic", "queueOffset", "body", "properties", "bornHost", "storeHost", 
     st.lists(wire_strategies.mutated(wire_strategies.records) | wire_strategies.records, max_size=5)
     | st.just([b"\xff" * 300])
 )
-def test_walking_ends_and_what_it_calls_sound_can_be_decoded(parts: list[bytes]) -> None:
+def test_walking_ends_and_intact_records_can_be_decoded(parts: list[bytes]) -> None:
     data = b"".join(parts)
     found = list(malformed.walk(data, check_crc=True))
     starts = [start for start, _ in found]
@@ -33,7 +33,7 @@ def test_walking_ends_and_what_it_calls_sound_can_be_decoded(parts: list[bytes])
 
 
 @given(st.lists(wire_strategies.records, min_size=2, max_size=5), st.data())
-def test_the_sound_records_behind_a_damaged_one_are_found(
+def test_intact_records_after_a_damaged_one_are_found(
     parts: list[bytes], draw: st.DataObject
 ) -> None:
     number = draw.draw(st.integers(0, len(parts) - 2))

@@ -1,4 +1,4 @@
-"""Laws of places and ranges: nothing is read twice, nothing is forgotten."""
+"""Positions and ranges: no message is read twice or skipped."""
 
 import json
 
@@ -28,7 +28,7 @@ def offsets_of(ranges: list[Range]) -> list[tuple[Queue, int]]:
 
 
 @given(places)
-def test_checkpoints_give_back_what_they_were_given(given_places: offsets.Positions) -> None:
+def test_positions_survive_a_checkpoint(given_places: offsets.Positions) -> None:
     document = offsets.document_of(given_places)
     text = json.dumps(document)
     assert offsets.positions_of(json.loads(text)) == given_places
@@ -63,7 +63,7 @@ def test_partitions_cover_a_range_once_and_in_order(
 
 
 @given(places, places, st.integers(1, 2000))
-def test_a_limit_is_kept_and_used_up(
+def test_a_limit_is_respected_and_used_up(
     start: offsets.Positions, end: offsets.Positions, limit: int
 ) -> None:
     available = offsets.count_between(start, end)
@@ -74,7 +74,7 @@ def test_a_limit_is_kept_and_used_up(
 
 
 @given(places, bounds, st.integers(1, 100))
-def test_a_stream_reads_every_message_once_whatever_its_limits(
+def test_a_stream_reads_every_message_once_with_any_limits(
     known: offsets.Positions, held: dict[Queue, Bounds], limit: int
 ) -> None:
     start = {queue: min(place, held[queue].high) for queue, place in known.items() if queue in held}
@@ -100,7 +100,7 @@ def test_a_stream_reads_every_message_once_whatever_its_limits(
 
 
 @given(places, places, bounds)
-def test_what_is_wanted_is_there_or_lost(
+def test_every_wanted_offset_is_kept_or_lost(
     start: offsets.Positions, end: offsets.Positions, held: dict[Queue, Bounds]
 ) -> None:
     ranges = offsets.ranges_between(start, end)

@@ -1,4 +1,4 @@
-"""Rows that the kernel makes items of: the same bytes as message by message, or none at all."""
+"""Rows that the kernel encodes: the same bytes as message by message, or declined."""
 
 from itertools import pairwise
 from typing import Any
@@ -66,7 +66,7 @@ def taken(made: pa.RecordBatch) -> list[bytes] | None:
 
 
 def one_by_one(made: pa.RecordBatch, found: list[bytes]) -> list[bytes]:
-    """What Python makes of the rows with the ids that were given."""
+    """The rows encoded by Python with the given ids."""
     ids = [
         properties.decode(batch.decode(each)[0].properties_text)[properties.UNIQUE_KEY]
         for each in found
@@ -78,7 +78,7 @@ def one_by_one(made: pa.RecordBatch, found: list[bytes]) -> list[bytes]:
 @given(
     st.lists(st.fixed_dictionaries(ROW), min_size=1, max_size=6), COLUMNS, st.booleans(), st.data()
 )
-def test_plain_rows_give_the_same_bytes_at_once(
+def test_ordinary_rows_give_the_same_bytes_in_the_kernel(
     rows: list[dict[str, Any]], columns: set[str], one_key: bool, data: st.DataObject
 ) -> None:
     if kernel.WHY_PURE is not None:
@@ -91,9 +91,7 @@ def test_plain_rows_give_the_same_bytes_at_once(
 
 
 @given(st.lists(st.fixed_dictionaries(ODD_ROW), min_size=1, max_size=4), COLUMNS)
-def test_odd_rows_are_left_to_python_or_equal(
-    rows: list[dict[str, Any]], columns: set[str]
-) -> None:
+def test_unusual_rows_are_declined_or_equal(rows: list[dict[str, Any]], columns: set[str]) -> None:
     made = record_batch(rows, columns, one_key=False, skipped=0)
     found = taken(made)
     if found is not None:
@@ -113,7 +111,7 @@ def test_odd_rows_are_left_to_python_or_equal(
     st.lists(st.tuples(st.sampled_from(["", "a", "b"]) | st.none(), st.none() | PLAIN), min_size=1),
     st.integers(1, 9),
 )
-def test_every_row_has_its_topic_and_its_queue(
+def test_every_row_is_assigned_to_its_topic_and_queue(
     rows: list[tuple[str | None, str | None]], queue_count: int
 ) -> None:
     made = pa.RecordBatch.from_pydict(

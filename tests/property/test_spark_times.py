@@ -1,4 +1,4 @@
-"""The search for a time in the queue files of a store directory, beside a plain model."""
+"""The search for a time in the queue files of a store directory, compared with a simple model."""
 
 import tempfile
 from itertools import accumulate
@@ -84,7 +84,7 @@ def put(folder: Path, content: bytes, first: int, file_bytes: int) -> None:
 
 
 def plain(times: list[int | None], held: Bounds, first: int, time_ms: int) -> int:
-    """The model: whatever stands behind the last message of the range that is older."""
+    """The model: the offset after the last older message of the range."""
     older = (
         place
         for place in range(held.low, held.high)
@@ -96,7 +96,7 @@ def plain(times: list[int | None], held: Bounds, first: int, time_ms: int) -> in
 @given(
     ENTRY_ROWS, st.integers(0, 2), st.integers(0, 14), st.integers(0, 14), st.integers(-1, 12)
 )  # fmt: skip
-def test_a_time_is_found_where_a_plain_search_finds_it(
+def test_a_time_is_found_as_by_a_linear_search(
     rows: list[tuple[str, int]], files_before: int, skipped: int, cut: int, after_ms: int
 ) -> None:
     first = files_before * ENTRIES_OF_A_FILE

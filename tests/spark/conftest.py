@@ -35,7 +35,7 @@ def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=gated(["sqlite", "postgresql"], {"sqlite"}))
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind that is served."""
+    """An empty database of each supported kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'database.db'}"
     server: str = request.getfixturevalue("postgresql_url")

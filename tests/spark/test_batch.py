@@ -41,7 +41,7 @@ def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.asDict().values()) for row in chosen.collect())
 
 
-def test_every_message_comes_once_with_all_its_columns(
+def test_every_message_is_read_once_with_all_columns(
     spark: SparkSession, cluster: Cluster, orders: str
 ) -> None:
     frame = reader(spark, cluster, subscribe=orders, minPartitions=7, valueFormat="text").load()
@@ -99,7 +99,7 @@ def test_push_down_is_in_the_plan_and_changes_no_result(
     assert pushed.where("topic = 'other'").collect() == []
 
 
-def test_a_condition_of_the_broker_gives_what_spark_would(
+def test_a_filter_in_the_broker_selects_the_same_rows_as_spark(
     spark: SparkSession, cluster: Cluster, orders: str
 ) -> None:
     columns = "queueId INT, queueOffset BIGINT, tags STRING, properties MAP<STRING, STRING>"
@@ -116,7 +116,7 @@ def test_a_condition_of_the_broker_gives_what_spark_would(
     )
 
 
-def test_starts_and_ends_choose_what_is_read(
+def test_starting_and_ending_offsets_select_the_messages(
     spark: SparkSession, cluster: Cluster, orders: str
 ) -> None:
     columns = "queueId INT, queueOffset BIGINT, storeTimestamp TIMESTAMP, value STRUCT<id: BIGINT>"
@@ -141,7 +141,7 @@ def test_starts_and_ends_choose_what_is_read(
     assert later.count() == wanted
 
 
-def test_what_is_not_there_is_a_loss_or_left_out(
+def test_missing_messages_are_data_loss_or_skipped(
     spark: SparkSession, cluster: Cluster, orders: str
 ) -> None:
     options = {

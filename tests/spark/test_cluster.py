@@ -66,7 +66,7 @@ def told_by(ran: subprocess.CompletedProcess[str]) -> str:
 def check_job(
     machines: Standalone, folder: Path, topics: Cluster, topic: str, ship: list[str], **env: str
 ) -> list[tuple[str, str, str | None]]:
-    """Ship the job in some way, check what it saw; where each executor found its code."""
+    """Submit the job and check its result; returns where each executor loaded its code from."""
     told, url = folder / "told.json", f"sqlite:///{folder / 'stats.db'}"
     day = datetime.fromtimestamp(topics.clock() / 1000, UTC).date().isoformat()
     job = [str(JOB), topics.namesrv_address, topic, str(COUNT), str(told), day, url]
@@ -105,7 +105,7 @@ def test_an_archive_brings_package_and_kernel(
 
 
 @pytest.mark.full
-def test_a_zip_brings_the_package_and_the_twin_serves(
+def test_a_zip_brings_the_package_without_the_kernel(
     machines: Standalone, topics: Cluster, tmp_path: Path
 ) -> None:
     made = cluster_package.write_zip(tmp_path)

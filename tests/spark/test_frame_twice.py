@@ -36,7 +36,7 @@ Row = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the messages are, and what they are by plain Python."""
+    """The messages in cluster and store directory, and their rows by plain Python."""
 
     cluster: Cluster
     store: Path
@@ -217,7 +217,7 @@ def test_every_use_of_a_frame_sees_its_own_rows(
 
 
 def chosen(place: Place) -> list[tuple[dict[str, object], list[Row]]]:
-    """Options that choose, and the rows of them by plain Python."""
+    """Options that select rows, and these rows by plain Python."""
     early = sorted(each.store_time_ms for each in place.messages)[COUNT // 2]
     with_key = [each for each in place.messages if {"k1", "k4"} & set(each.keys)]
     return [
@@ -246,7 +246,7 @@ def chosen(place: Place) -> list[tuple[dict[str, object], list[Row]]]:
 @pytest.mark.parametrize(
     "number", range(5), ids=["tags", "keys", "assign", "subscribePattern", "startingTimestamp"]
 )
-def test_what_options_choose_belongs_to_the_frame_and_to_no_other(
+def test_options_select_rows_of_their_own_frame_only(
     spark: SparkSession, place: Place, source: str, number: int
 ) -> None:
     options, rows = chosen(place)[number]
@@ -260,7 +260,7 @@ def test_what_options_choose_belongs_to_the_frame_and_to_no_other(
     )
 
 
-def test_a_key_and_a_tag_choose_together_and_a_key_that_no_message_has_chooses_nothing(
+def test_keys_and_tags_select_together_and_an_unknown_key_selects_nothing(
     spark: SparkSession, place: Place
 ) -> None:
     for source in SOURCES:

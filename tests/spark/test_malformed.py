@@ -45,7 +45,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Odd:
-    """A message as a producer says it is, and the body that a row of it has."""
+    """A message as its producer describes it, and the body in its row."""
 
     body: bytes
     sys_flag: int = 0
@@ -113,7 +113,7 @@ def source(
 
 
 @pytest.mark.parametrize("way", SOURCES)
-def test_malformed_messages_have_a_null_and_all_others_are_as_they_were_sent(
+def test_malformed_messages_are_null_and_all_others_are_unchanged(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
 ) -> None:
     frame = source(spark, cluster, store_folder, way, valueFormat="json", valueSchema="a STRING")
@@ -143,7 +143,7 @@ def test_the_number_of_null_bodies_is_an_observed_metric(
     assert seen.get["bodies"] == len(NULLS)
 
 
-def test_each_task_logs_how_many_there_were_and_which(
+def test_each_task_logs_malformed_messages_and_their_number(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
 ) -> None:
     switch = "spark.sql.pyspark.worker.logging.enabled"
@@ -160,7 +160,7 @@ def test_each_task_logs_how_many_there_were_and_which(
 
 
 @pytest.mark.parametrize("way", SOURCES)
-def test_an_option_fails_at_the_first_of_them_and_names_it(
+def test_fail_on_malformed_names_the_first_malformed_message(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
 ) -> None:
     strict = source(spark, cluster, store_folder, way, failOnMalformed="true")
@@ -173,7 +173,7 @@ def test_an_option_fails_at_the_first_of_them_and_names_it(
     assert strict.schema("queueOffset BIGINT").load().count() == len(ODD), "nothing is decoded"
 
 
-def test_a_column_that_may_be_null_is_not_promised_to_spark(
+def test_a_nullable_column_cannot_be_declared_not_null(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
 ) -> None:
     for column in ("body BINARY", "tags STRING", "bornTimestamp TIMESTAMP"):
@@ -182,7 +182,7 @@ def test_a_column_that_may_be_null_is_not_promised_to_spark(
             reader.load().collect()
 
 
-def test_a_stream_goes_on_behind_malformed_messages_or_fails_as_the_option_says(
+def test_a_stream_skips_malformed_messages_or_fails_by_option(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, odd: str
 ) -> None:
     found: list[tuple[int, bytes | None]] = []
@@ -207,7 +207,7 @@ def test_a_stream_goes_on_behind_malformed_messages_or_fails_as_the_option_says(
     ]
 
 
-def test_an_archive_keeps_malformed_messages_and_a_replay_leaves_them_out(
+def test_an_archive_contains_malformed_messages_and_a_replay_skips_them(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, odd: str
 ) -> None:
     cluster.create_topic("odd-again", 1)
@@ -288,7 +288,7 @@ def read(reader: BatchReader | StoreReader) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("way", SOURCES)
-def test_damaged_records_are_losses_that_are_named_and_the_others_are_read(
+def test_damaged_records_are_reported_as_lost_and_others_are_read(
     damaged: Damaged, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     strict, tolerant = readers(damaged)[way], readers(damaged, failOnDataLoss="false")[way]
@@ -317,7 +317,7 @@ def test_damaged_records_are_losses_that_are_named_and_the_others_are_read(
     assert [offset for offset, _ in read(between)] == list(range(6, 11))
 
 
-def test_a_start_by_time_is_found_beside_damaged_records(damaged: Damaged) -> None:
+def test_starting_timestamp_works_beside_damaged_records(damaged: Damaged) -> None:
     for given in ({"startingTimestamp": "1"}, {"startingTimestamp": "1", "tags": "*"}):
         reader = readers(damaged, failOnDataLoss="false", **given)["live"]
         assert len(read(reader)) == damaged.count - len(damaged.offsets)

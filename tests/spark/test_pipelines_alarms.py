@@ -29,7 +29,7 @@ def small() -> Generator[Cluster]:
 
 
 def commit(cluster: Cluster, group: str, topic: str, *, at_end: bool) -> None:
-    """Put a group at the beginning or the end of a topic."""
+    """Commit the beginning or the end of a topic for a group."""
 
     async def move() -> None:
         async with Admin(cluster.namesrv_address) as admin:
@@ -48,7 +48,7 @@ def events(url: str) -> list[tuple[str, str, str, str, int]]:
     ]
 
 
-def test_backlogs_open_recover_and_obey_the_rules_of_tenants(
+def test_backlog_alarms_open_and_recover_by_the_rules_of_tenants(
     spark: SparkSession, small: Cluster, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'alarms.db'}"
@@ -85,7 +85,7 @@ def test_backlogs_open_recover_and_obey_the_rules_of_tenants(
     assert all(row.told_ms for row in rows(url, tables.alarm_events))
 
 
-def test_what_was_never_committed_is_behind_as_consume_stats_tell(
+def test_backlog_without_committed_offsets_equals_consume_stats(
     spark: SparkSession, small: Cluster, tmp_path: Path
 ) -> None:
     """A group stuck on its first messages, one with a new queue, and three that are not behind."""
@@ -149,7 +149,7 @@ def behind_by_stats(cluster: Cluster, group: str, topic: str) -> int:
     return asyncio.run(ask())
 
 
-def test_a_stream_of_rounds_goes_on_from_its_checkpoint(
+def test_rounds_resume_from_their_checkpoint(
     spark: SparkSession, small: Cluster, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'alarms.db'}"
@@ -170,7 +170,7 @@ def test_a_stream_of_rounds_goes_on_from_its_checkpoint(
     assert len(rounds) >= 3
 
 
-def test_a_look_that_fails_changes_no_alarm(
+def test_a_failed_check_changes_no_alarm(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{tmp_path / 'alarms.db'}"
@@ -189,7 +189,7 @@ def test_a_look_that_fails_changes_no_alarm(
     assert "working again after 2 failed checks" in caplog.text
 
 
-def test_a_pipeline_that_stays_ends_when_it_is_stopped(
+def test_a_streaming_pipeline_ends_when_it_is_stopped(
     spark: SparkSession, small: Cluster, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'alarms.db'}"
@@ -232,7 +232,7 @@ def test_dead_letters_open_an_alarm_with_samples(
 
 
 def _kill_letters(cluster: Cluster, group: str, topic: str, count: int) -> None:
-    """A consumer that gives everything up."""
+    """A consumer whose messages all become dead letters."""
     dead: list[str] = []
 
     def give_up(message: ReceivedMessage) -> Later:

@@ -1,4 +1,4 @@
-"""The three pipelines of docs/pipelines.md, run as they stand there."""
+"""The three pipelines of docs/pipelines.md, run unchanged."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def run(program: str, cluster: Cluster) -> None:
     exec(compile(text, str(PAGE), "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page
 
 
-def test_the_programs_of_the_page_do_what_it_says(
+def test_the_programs_of_the_page_do_what_the_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_tag, large, day = programs()

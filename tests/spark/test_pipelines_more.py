@@ -35,7 +35,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'results.db'}"
 
 
-def test_duplicates_are_found_with_the_place_of_each_copy(
+def test_duplicates_are_found_with_the_position_of_each_copy(
     spark: SparkSession, small: Cluster, url: str
 ) -> None:
     small.create_topic("copies", 2)
@@ -62,7 +62,7 @@ def test_duplicates_are_found_with_the_place_of_each_copy(
     assert not [row for row in rows(url, tables.duplicates) if row.by == "msgId"]
 
 
-def test_traces_become_latencies(spark: SparkSession, small: Cluster, url: str) -> None:
+def test_latencies_are_computed_from_traces(spark: SparkSession, small: Cluster, url: str) -> None:
     small.create_topic("traced", 2)
     seen: list[str] = []
     consumer = PushConsumer("tracers", namesrv=small.namesrv_address, start="first", trace=True)
@@ -163,7 +163,7 @@ def test_handled_tokens_are_compared_with_the_log(
     assert "\n" not in str(caught.value)
 
 
-def test_an_archive_has_each_message_once_and_can_be_replayed(
+def test_an_archive_contains_each_message_once_and_can_be_replayed(
     spark: SparkSession, small: Cluster, url: str, tmp_path: Path
 ) -> None:
     small.create_topic("kept", 3)
@@ -195,7 +195,7 @@ def test_an_archive_has_each_message_once_and_can_be_replayed(
         assert message.properties["REPLAY_BORN_MS"] == str(before.born_time_ms)
 
 
-def test_a_failure_of_spark_is_told_in_one_line(
+def test_an_error_of_spark_is_reported_in_one_line(
     spark: SparkSession, small: Cluster, url: str, tmp_path: Path
 ) -> None:
     given = {"nameServer": small.namesrv_address, "database": url}
@@ -227,7 +227,7 @@ def test_a_failure_of_spark_is_told_in_one_line(
         ("trace-latency", {"slow": "1"}, "did you mean slowest"),
     ],
 )
-def test_bad_options_are_refused_before_spark_starts(
+def test_invalid_options_are_rejected_before_spark_starts(
     name: str, given: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):

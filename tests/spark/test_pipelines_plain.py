@@ -1,4 +1,4 @@
-"""Pipelines over several days of messages give what plain Python makes of the same messages.
+"""Pipelines over several days of messages give the same results as plain Python.
 
 The pipelines choose their days by options of the source; the messages before and behind a day, and
 those of the other topic, must neither be missing nor be counted twice.

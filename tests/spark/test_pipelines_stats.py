@@ -114,7 +114,7 @@ def test_statistics_equal_the_counters_of_the_brokers(
     assert [(run.pipeline, run.state) for run in runs] == [("topic-stats", "done")] * 2
 
 
-def test_progress_is_told_while_spark_works(spark: SparkSession, tmp_path: Path) -> None:
+def test_progress_is_reported_while_spark_works(spark: SparkSession, tmp_path: Path) -> None:
     """Tasks end only after the first progress line, so there must be one."""
     told = tmp_path / "told"
     lines: list[str] = []
@@ -136,7 +136,7 @@ def test_progress_is_told_while_spark_works(spark: SparkSession, tmp_path: Path)
 
 
 class StopAfterOneNight(threading.Event):
-    """Is set when it is waited for a second time; passes the time that it is waited for."""
+    """An event that is set by the second wait; a wait advances the clock by its time-out."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__()

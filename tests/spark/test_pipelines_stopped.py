@@ -36,7 +36,7 @@ def quick_spark(folder: Path) -> Path:
 
 
 def stop_when(stop: threading.Event, is_so: Callable[[], bool]) -> None:
-    """Stop a run at a moment, or at last when it is too late for the test to pass."""
+    """Stop a run at a condition, or at the latest at the deadline of the test."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not is_so() and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -44,7 +44,7 @@ def stop_when(stop: threading.Event, is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.full
-def test_signals_end_a_streaming_pipeline_which_goes_on_with_the_next_run(
+def test_signals_end_a_streaming_pipeline_and_the_next_run_resumes(
     cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'alarms.db'}"
@@ -108,7 +108,7 @@ def stopped_by(
             program.wait()
 
 
-def test_an_archive_that_is_stopped_goes_on_and_has_each_message_once(
+def test_a_stopped_archive_resumes_and_contains_each_message_once(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     cluster.create_topic("kept-on", 2)
@@ -138,7 +138,7 @@ def test_an_archive_that_is_stopped_goes_on_and_has_each_message_once(
     assert [run.state for run in runner.status(url)] == ["done", "stopped"]
 
 
-def test_a_replay_that_is_stopped_is_cancelled_and_says_so(
+def test_a_stopped_replay_is_cancelled_and_recorded_as_stopped(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     cluster.create_topic("slowly", 1)

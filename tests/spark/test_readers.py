@@ -1,4 +1,4 @@
-"""The readers without Spark around them: losses, filters, limits, groups, brokers that go away."""
+"""The readers without Spark: data loss, filters, limits, groups, unavailable brokers."""
 
 import json
 import random
@@ -57,7 +57,7 @@ def mixed(cluster: Cluster, producer: Producer) -> str:
 
 
 @pytest.mark.parametrize("given", [{"tags": "rare || none"}, {"sql": "TAGS = 'rare'"}])
-def test_filters_of_the_broker_give_each_match_once(
+def test_filters_in_the_broker_return_each_match_once(
     cluster: Cluster, mixed: str, given: dict[str, str]
 ) -> None:
     # Ranges and blocks end between matches, and the broker looks beyond them.
@@ -67,7 +67,7 @@ def test_filters_of_the_broker_give_each_match_once(
     assert rows(reader, iter(parts)) == list(range(0, 700, 7))
 
 
-def test_the_fewer_messages_pass_the_longer_are_the_partitions(
+def test_partitions_are_longer_if_fewer_messages_match(
     cluster: Cluster, mixed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "_PARTITION_COUNT_MIN", 50)
@@ -78,15 +78,13 @@ def test_the_fewer_messages_pass_the_longer_are_the_partitions(
     assert counts["*"] == 14 > counts["often"] > counts["rare"] > counts["none"] == 1
 
 
-def test_a_condition_that_the_broker_cannot_read_is_refused_before_any_task(
-    cluster: Cluster, mixed: str
-) -> None:
+def test_an_invalid_condition_is_rejected_before_any_task(cluster: Cluster, mixed: str) -> None:
     reader = BatchReader(options(cluster, subscribe=mixed, sql="n >> 'a'"), WANTED)
     with pytest.raises(BrokerError, match="n >> 'a'"):
         reader.partitions()
 
 
-def test_what_was_deleted_is_a_loss_or_left_out(tmp_path: Path) -> None:
+def test_deleted_messages_are_data_loss_or_skipped(tmp_path: Path) -> None:
     small: dict[str, Any] = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 64 * 1024}
     bodies = random.Random(7)
     with (
@@ -120,7 +118,7 @@ def test_what_was_deleted_is_a_loss_or_left_out(tmp_path: Path) -> None:
             reader.stop()
 
 
-def test_limits_are_for_triggers_that_have_them(cluster: Cluster, mixed: str) -> None:
+def test_limits_apply_only_to_triggers_that_support_them(cluster: Cluster, mixed: str) -> None:
     limited = StreamReader(
         options(cluster, subscribe=mixed, maxOffsetsPerTrigger=30, minOffsetsPerTrigger=20), WANTED
     )
@@ -139,7 +137,9 @@ def test_limits_are_for_triggers_that_have_them(cluster: Cluster, mixed: str) ->
     by_size.stop()
 
 
-def test_a_group_gives_the_start_and_gets_the_progress(cluster: Cluster, mixed: str) -> None:
+def test_a_stream_starts_at_the_committed_offsets_and_commits_its_progress(
+    cluster: Cluster, mixed: str
+) -> None:
     with QueueReader("watchers", namesrv=cluster.namesrv_address) as watcher:
         (queue,) = watcher.queues(mixed)
         watcher.commit(queue, 650)
@@ -160,7 +160,7 @@ def test_a_group_gives_the_start_and_gets_the_progress(cluster: Cluster, mixed: 
         reader.stop()
 
 
-def test_a_batch_starts_and_ends_where_a_group_is(cluster: Cluster, mixed: str) -> None:
+def test_a_batch_starts_and_ends_at_committed_offsets(cluster: Cluster, mixed: str) -> None:
     with QueueReader("batches", namesrv=cluster.namesrv_address) as watcher:
         (queue,) = watcher.queues(mixed)
 
@@ -176,7 +176,7 @@ def test_a_batch_starts_and_ends_where_a_group_is(cluster: Cluster, mixed: str) 
         assert watcher.committed(queue) == 690, "reading is no progress of the group"
 
 
-def test_only_what_all_sources_of_a_query_have_reached_is_committed(
+def test_only_positions_reached_by_all_sources_of_a_query_are_committed(
     cluster: Cluster, mixed: str
 ) -> None:
     given = {"nameServer": cluster.namesrv_address, "subscribe": mixed}
@@ -204,7 +204,7 @@ def test_only_what_all_sources_of_a_query_have_reached_is_committed(
         assert watcher.committed(queue) == 600
 
 
-def test_queues_of_a_broker_that_is_away_wait_for_it(tmp_path: Path) -> None:
+def test_queues_of_an_unavailable_broker_are_read_when_it_is_back(tmp_path: Path) -> None:
     with (
         Cluster(brokers=2, topics={"pair": 1}, folder=tmp_path) as own,
         Producer("p", namesrv=own.namesrv_address) as sender,
@@ -234,7 +234,7 @@ def test_queues_of_a_broker_that_is_away_wait_for_it(tmp_path: Path) -> None:
         ("startingOffsets", {"0": 4}, DataLost, "are not there yet"),
     ],
 )
-def test_a_stopped_store_refuses_places_that_it_does_not_have(
+def test_offsets_outside_of_a_stopped_store_are_rejected(
     tmp_path: Path, option: str, offset: dict[str, int], error: type[Exception], words: str
 ) -> None:
     with (

@@ -47,7 +47,7 @@ async def secured(folder: Path) -> AsyncGenerator[str]:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What opens the door, for source and sink alike."""
+    """Options for access control and TLS, of source and sink."""
     folder = tmp_path_factory.mktemp("secured")
     stack = AsyncExitStack()
     namesrv = loop_thread.run(stack.enter_async_context(secured(folder)))
@@ -61,7 +61,9 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     loop_thread.run(stack.aclose())
 
 
-def test_rows_go_in_and_out_with_keys_and_tls(spark: SparkSession, options: dict[str, str]) -> None:
+def test_source_and_sink_work_with_access_keys_and_tls(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
     frame = spark.range(0, COUNT, 1, 2).selectExpr("string(id) body", "concat('t', id % 3) tags")
     frame.write.format("rocketmq").options(**options, topic="orders").mode("append").save()
     reader = spark.read.format("rocketmq").options(**options, subscribe="orders", group="clerks")
@@ -78,7 +80,7 @@ def test_rows_go_in_and_out_with_keys_and_tls(spark: SparkSession, options: dict
         ({"tls": "false"}, "tlsTrusted need tls=true"),
     ],
 )
-def test_what_is_not_granted_is_refused_in_words(
+def test_denied_requests_raise_clear_errors(
     spark: SparkSession, options: dict[str, str], changed: dict[str, str], told: str
 ) -> None:
     wanted = options | {"subscribe": "orders", "group": "clerks", "requestTimeout": "2s"} | changed
@@ -87,7 +89,7 @@ def test_what_is_not_granted_is_refused_in_words(
         reader.load().count()
 
 
-def test_a_cluster_that_wants_tls_is_not_reached_in_plain_text(
+def test_a_cluster_with_tls_rejects_plain_text_connections(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
     plain = {name: value for name, value in options.items() if not name.startswith("tls")}

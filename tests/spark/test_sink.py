@@ -33,7 +33,7 @@ def write(frame: DataFrame, cluster: Cluster, **options: str) -> None:
     writer.option("nameServer", cluster.namesrv_address).options(**options).save()
 
 
-def test_every_column_becomes_a_part_of_the_message(spark: SparkSession, small: Cluster) -> None:
+def test_every_column_is_part_of_the_message(spark: SparkSession, small: Cluster) -> None:
     for topic in ("one", "two"):
         small.create_topic(topic, 2)
     frame = spark.sql(
@@ -69,7 +69,7 @@ def test_all_rows_arrive_and_rows_of_a_key_keep_their_order(
     assert all(len(found) == 1 for found in places.values())
 
 
-def test_delayed_rows_wait_for_their_time(spark: SparkSession, small: Cluster) -> None:
+def test_delayed_rows_are_delivered_at_their_time(spark: SparkSession, small: Cluster) -> None:
     small.create_topic("later", 1)
     small.create_topic("at", 1)
     write(spark.sql("SELECT 'x' body, 3600000L delayMs"), small, topic="later")
@@ -83,7 +83,7 @@ def test_delayed_rows_wait_for_their_time(spark: SparkSession, small: Cluster) -
     until(lambda: len(stored(small, "at")) == 1, lambda: "not delivered")
 
 
-def test_what_cannot_be_written_is_refused_before_a_task_runs(
+def test_unwritable_rows_are_rejected_before_a_task_runs(
     spark: SparkSession, small: Cluster
 ) -> None:
     with pytest.raises(PySparkException, match="did you mean body"):
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         write(spark.sql("SELECT 'x' body"), small, topics="one")
 
 
-def test_a_row_that_is_no_message_fails_the_write(spark: SparkSession, small: Cluster) -> None:
+def test_an_invalid_row_fails_the_write(spark: SparkSession, small: Cluster) -> None:
     small.create_topic("refused", 1)
     with pytest.raises(PySparkException, match="the body of a row is null"):
         write(spark.sql("SELECT cast(null AS string) body"), small, topic="refused")
@@ -117,11 +117,11 @@ def test_a_batch_with_an_id_is_written_once(
 def test_exactly_once_with_failing_tasks_killed_drivers_and_a_restarted_broker(
     tmp_path: Path,
 ) -> None:
-    """Nothing is lost, nothing is seen twice, in the topic and in the table.
+    """No row is lost or duplicated, in the topic and in the table.
 
-    The source is a topic, too, so this is also about where its streams go on after a crash. The
-    broker is away while a task sends to it, and comes back at another address; the driver lives
-    through that.
+    The source is a topic, too, so this also tests where its streams resume after a crash. The
+    broker is stopped while a task sends to it, and comes back at another address; the driver
+    survives that.
     """
     count = int(os.environ.get("TIANZHOU_SPARK_STREAM_ROWS", "2800"))
     seed = random.SystemRandom().randrange(1 << 32)
@@ -148,7 +148,7 @@ def test_exactly_once_with_failing_tasks_killed_drivers_and_a_restarted_broker(
 def test_exactly_once_while_the_broker_is_killed_within_a_batch_and_within_its_commit(
     tmp_path: Path,
 ) -> None:
-    """The driver lives; the broker is a process that gets SIGKILL, twice."""
+    """The driver keeps running; the broker is a process that gets SIGKILL, twice."""
     with tianzhou_namesrv() as namesrv:
         begin = partial(
             tianzhou_broker, namesrv, listenPort=free_port(-2, 1),
@@ -171,6 +171,6 @@ def test_exactly_once_while_the_broker_is_killed_within_a_batch_and_within_its_c
 
 
 def send_numbers(namesrv: str, count: int) -> None:
-    """What the driver reads."""
+    """The topic that the driver reads."""
     with Producer("numbers", namesrv=namesrv) as sender:
         sender.send_many(Message(SOURCE, f"{number}") for number in range(count))

@@ -45,13 +45,13 @@ def options(small: Cluster, database_url: str, request: pytest.FixtureRequest) -
 
 
 def send(options: SinkOptions, bodies: Iterable[str]) -> list[Half]:
-    """What a task does."""
+    """Send half messages as a task does."""
     batch = pa.RecordBatch.from_pydict({"body": list(bodies)})
     return tasks.write(iter([batch]), options).halves
 
 
 def seen(options: SinkOptions) -> Counter[str]:
-    """What consumers get of the topic."""
+    """The messages of the topic that consumers see."""
 
     messages = stored_at(options.name_server, options.topic)
     return Counter(message.body.decode() for message in messages)
@@ -61,7 +61,7 @@ BODIES = [f"row {number}" for number in range(20)]
 ONCE = Counter(BODIES)
 
 
-def test_halves_are_not_seen_until_the_batch_is_committed(options: SinkOptions) -> None:
+def test_half_messages_are_invisible_until_the_batch_is_committed(options: SinkOptions) -> None:
     halves = send(options, BODIES)
     assert len({half.msg_id for half in halves}) == len(BODIES)
     assert not seen(options)
@@ -79,14 +79,16 @@ def test_a_repeated_batch_is_dropped(options: SinkOptions) -> None:
     assert seen(options) == ONCE + Counter(["of another query"])
 
 
-def test_a_task_that_died_leaves_nothing_to_see(options: SinkOptions) -> None:
+def test_half_messages_of_a_crashed_task_stay_invisible(options: SinkOptions) -> None:
     send(options, BODIES[:7])
     sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
     assert seen(options) == ONCE
 
 
 @pytest.mark.parametrize("ended_count", [0, 1, 13, 20])
-def test_a_driver_that_died_after_the_decision(options: SinkOptions, ended_count: int) -> None:
+def test_a_batch_is_finished_after_a_crash_of_the_driver(
+    options: SinkOptions, ended_count: int
+) -> None:
     halves = send(options, BODIES)
     ledger = Ledger(options.ledger)
     assert ledger.decide(Batch(QUERY, 3), halves)
@@ -104,7 +106,7 @@ def _end(halves: list[Half], options: SinkOptions) -> None:
     asyncio.run(end(halves, options, commit))
 
 
-def test_a_decided_batch_outlives_a_restart_of_the_brokers(
+def test_a_decided_batch_survives_a_restart_of_the_brokers(
     small: Cluster, options: SinkOptions
 ) -> None:
     halves = send(options, BODIES)
@@ -119,7 +121,7 @@ def test_a_decided_batch_outlives_a_restart_of_the_brokers(
     assert seen(options) == ONCE + Counter(["next"])
 
 
-def test_brokers_that_are_away_fail_the_commit_and_nothing_is_lost(
+def test_unavailable_brokers_fail_the_commit_and_nothing_is_lost(
     small: Cluster, options: SinkOptions
 ) -> None:
     halves = send(options, BODIES)
@@ -146,7 +148,7 @@ def test_an_aborted_batch_can_be_written_again(options: SinkOptions) -> None:
     assert seen(options) == ONCE
 
 
-def test_an_end_that_was_obeyed_without_an_answer_is_not_obeyed_twice(
+def test_a_commit_whose_response_was_lost_is_not_executed_twice(
     options: SinkOptions,
 ) -> None:
     halves = send(options, BODIES)
@@ -160,7 +162,7 @@ def test_an_end_that_was_obeyed_without_an_answer_is_not_obeyed_twice(
     assert seen(options) == ONCE
 
 
-def test_of_many_that_decide_at_once_one_does(database_url: str) -> None:
+def test_one_of_several_concurrent_decisions_succeeds(database_url: str) -> None:
     """Several drivers run the same query: all half messages of exactly one are committed."""
     count = 6
     gate = threading.Barrier(count)
@@ -185,7 +187,7 @@ def test_of_many_that_decide_at_once_one_does(database_url: str) -> None:
     assert sorted(half.queue_offset for half in kept) == list(range(15_000))
 
 
-def test_a_large_batch_keeps_its_halves_in_several_rows(database_url: str) -> None:
+def test_half_messages_of_a_large_batch_are_stored_in_several_rows(database_url: str) -> None:
     ledger = Ledger(database_url)
     halves = [Half("b", "t", number, number, f"{number}") for number in range(25_000)]
     assert ledger.decide(Batch(QUERY, 7), halves)

@@ -8,7 +8,7 @@ from tests.support.spark import sizes
 from tianzhou.testing import Cluster
 
 
-def test_every_message_of_many_comes_once_over_sockets_and_from_files(
+def test_each_of_many_messages_is_read_once_from_brokers_and_from_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with Cluster(topics={"many": sizes.QUEUES}, folder=tmp_path) as own:

@@ -1,4 +1,4 @@
-"""`format("rocketmq-store")`: what lies in a directory is what the broker gives."""
+"""`format("rocketmq-store")`: a directory has the same messages as its broker."""
 
 import random
 from importlib import import_module
@@ -30,7 +30,7 @@ def letters(cluster: Cluster, producer: Producer) -> str:
     return "letters"
 
 
-def test_a_running_brokers_directory_has_what_the_broker_gives(
+def test_the_directory_of_a_running_broker_has_the_same_messages(
     spark: SparkSession, cluster: Cluster, store_folder: Path, letters: str
 ) -> None:
     online = spark.read.format("rocketmq").option("nameServer", cluster.namesrv_address)
@@ -48,7 +48,7 @@ def test_a_running_brokers_directory_has_what_the_broker_gives(
     ]
 
 
-def test_what_only_the_log_has_is_chosen_by_condition_and_option_alike(
+def test_filters_and_options_select_messages_that_only_the_log_has(
     spark: SparkSession, cluster: Cluster, producer: Producer, store_folder: Path
 ) -> None:
     """A new topic of a running broker, whose queues have no files for up to a minute."""
@@ -75,7 +75,7 @@ def test_what_only_the_log_has_is_chosen_by_condition_and_option_alike(
         store = spark.read.format("rocketmq-store").option("brokerName", "broker-0")
 
 
-def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
+def test_the_directory_of_a_stopped_broker_is_read_and_losses_are_reported(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     small: dict[str, Any] = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 64 * 1024}
@@ -113,7 +113,7 @@ def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
     assert tolerant.option("splitBy", "log").load(str(root)).count() == len(left) - 1
 
 
-def test_parquet_spends_no_work_on_what_nobody_looks_for(
+def test_parquet_writes_no_statistics_of_columns_without_filters(
     spark: SparkSession, store_folder: Path, letters: str, tmp_path: Path
 ) -> None:
     reader = spark.read.format("rocketmq-store").option("subscribe", letters)

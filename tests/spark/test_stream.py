@@ -1,4 +1,4 @@
-"""`format("rocketmq")` as a stream: pinned starts, restarts, limits, growth."""
+"""`format("rocketmq")` as a stream: resolved starts, restarts, limits, new queues."""
 
 import json
 import random
@@ -42,7 +42,7 @@ def offsets_in(checkpoint: Path, batch: int) -> dict[str, object]:
         ),
     ],
 )
-def test_what_a_stream_cannot_keep_is_refused_in_words(
+def test_options_that_a_stream_cannot_have_are_rejected(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     cluster.create_topic("refused", 1)
@@ -55,10 +55,10 @@ def test_what_a_stream_cannot_keep_is_refused_in_words(
     assert "UnboundLocalError" not in str(caught.value)
 
 
-def test_a_stream_adds_no_name_to_what_all_streams_share(
+def test_a_stream_adds_no_key_to_the_environment_that_all_streams_share(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Two that start at the same moment would break the table for the whole session."""
+    """Two streams that start at the same moment would corrupt the map of the whole session."""
     java = cast("Any", spark)._jsparkSession
     manager = java.sessionState().dataSourceManager()
     table: dict[str, str] = manager.lookupDataSource("rocketmq").dataSourceCls().envVars()
@@ -70,7 +70,7 @@ def test_a_stream_adds_no_name_to_what_all_streams_share(
     assert table["SPARK_LOCAL_DIRS"]
 
 
-def test_latest_is_pinned_by_an_empty_batch_that_may_be_replayed(
+def test_latest_is_resolved_by_an_empty_first_batch(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     cluster.create_topic("pinned", 2)
@@ -89,7 +89,7 @@ def test_latest_is_pinned_by_an_empty_batch_that_may_be_replayed(
     assert offsets_in(tmp_path, 0) == pinned
 
 
-def test_limits_restarts_and_growth_lose_and_repeat_nothing(
+def test_no_message_is_lost_or_repeated_with_limits_restarts_and_new_queues(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     cluster.create_topic("grow-a", 1)
@@ -148,7 +148,7 @@ class Running:
 
 
 def fill_queues(cluster: Cluster, topic: str, mark: str, broker: str = "") -> list[str]:
-    """A message in every queue of a topic, or of a broker; answers their bodies."""
+    """Send a message to every queue of a topic, or of a broker; returns their bodies."""
     bodies: list[str] = []
     with (
         QueueReader("filling", namesrv=cluster.namesrv_address) as reader,
@@ -161,7 +161,7 @@ def fill_queues(cluster: Cluster, topic: str, mark: str, broker: str = "") -> li
     return bodies
 
 
-def test_a_running_query_takes_in_queues_topics_and_brokers_that_come_and_go(
+def test_a_running_query_reads_queues_topics_and_brokers_that_come_and_go(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     into: Batches = {}
@@ -204,7 +204,7 @@ def test_a_running_query_takes_in_queues_topics_and_brokers_that_come_and_go(
             running.query.stop()
 
 
-def test_a_listener_commits_every_batch_the_last_one_too(
+def test_a_listener_commits_every_batch_including_the_last(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:
     cluster.create_topic("watched", 2)
@@ -232,7 +232,7 @@ def test_a_listener_commits_every_batch_the_last_one_too(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_what_is_deleted_while_a_query_runs_is_a_loss_or_left_out(
+def test_messages_deleted_during_a_query_are_data_loss_or_skipped(
     spark: SparkSession, tmp_path: Path, fails: bool
 ) -> None:
     small: dict[str, Any] = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 64 * 1024}

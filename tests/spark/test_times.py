@@ -1,4 +1,4 @@
-"""The store time: filters and options that choose by it read little, and give what Spark would.
+"""The store time: filters and options by time read few messages and select what Spark would.
 
 The clock of the broker is put forward by an hour after every few messages, so that it is certain
 which hour each of them belongs to.
@@ -56,7 +56,7 @@ class Hours:
         )
 
     def filters(self, first: int, stop: int) -> list[Filter]:
-        """The same as Spark hands it on."""
+        """The same as Spark passes it to a source."""
         moments = [datetime.fromtimestamp(ms / 1000, UTC) for ms in self.edges_ms]
         at = ("storeTimestamp",)
         return [GreaterThanOrEqual(at, moments[first]), LessThan(at, moments[stop])]
@@ -101,7 +101,7 @@ def hours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hours]:
 
 @contextmanager
 def stopped(cluster: Cluster) -> Generator[None]:
-    """While the broker is away, its directory has all that it had."""
+    """The directory has all messages while the broker is stopped."""
     cluster.stop_broker()
     try:
         yield
@@ -118,7 +118,7 @@ def positions_of(frame: DataFrame) -> dict[int, list[int]]:
 
 
 def expected(**hours_of: tuple[int, int]) -> dict[int, list[int]]:
-    """What queues have of the hours from one to before another."""
+    """The queue offsets of the hours from one to before another."""
     return {
         int(name.removeprefix("q")): list(range(first * PER_QUEUE, stop * PER_QUEUE))
         for name, (first, stop) in hours_of.items()
@@ -128,7 +128,7 @@ def expected(**hours_of: tuple[int, int]) -> dict[int, list[int]]:
 # -- filters ---------------------------------------------------------------------------------------
 
 
-def test_a_filter_by_time_reads_little_of_the_broker_and_nothing_is_left_to_spark(
+def test_a_filter_by_time_is_evaluated_by_the_source_and_reads_few_messages(
     spark: SparkSession, hours: Hours, capsys: pytest.CaptureFixture[str]
 ) -> None:
     condition = hours.condition(2, 3)
@@ -145,7 +145,7 @@ def test_a_filter_by_time_reads_little_of_the_broker_and_nothing_is_left_to_spar
     assert not re.search(r"^\(\d+\) Filter", plan, re.MULTILINE), plan
 
 
-def test_a_filter_by_time_plans_the_messages_of_that_time_only(hours: Hours) -> None:
+def test_a_filter_by_time_plans_only_the_messages_of_that_time(hours: Hours) -> None:
     given = {"subscribe": "hours", "nameServer": hours.cluster.namesrv_address}
     reader = batch.PushingReader(read_options(SourceOptions, given), WANTED)
     assert list(reader.pushFilters(hours.filters(4, 6))) == []
@@ -155,7 +155,7 @@ def test_a_filter_by_time_plans_the_messages_of_that_time_only(hours: Hours) -> 
 
 @pytest.mark.parametrize("split_by", ["queue", "log"])
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "stopped"])
-def test_a_filter_by_time_gives_the_same_of_a_directory(
+def test_a_filter_by_time_selects_the_same_rows_of_a_directory(
     spark: SparkSession, hours: Hours, split_by: str, runs: bool
 ) -> None:
     condition = hours.condition(1, 3)
@@ -196,7 +196,7 @@ def planned(ranges: Iterable[Range]) -> dict[int, tuple[int, int]]:
 
 
 def cases(hours: Hours) -> list[tuple[dict[str, object], dict[int, list[int]]]]:
-    """Every option that chooses by time, and what it should give."""
+    """Every option by time, and the rows that it should select."""
     edges_ms = hours.edges_ms
     iso = datetime.fromtimestamp(edges_ms[4] / 1000, UTC).isoformat()
     return [
@@ -219,20 +219,24 @@ def cases(hours: Hours) -> list[tuple[dict[str, object], dict[int, list[int]]]]:
     ]
 
 
-def test_options_by_time_choose_where_a_batch_starts_and_ends(
+def test_options_by_time_set_the_start_and_end_of_a_batch(
     spark: SparkSession, hours: Hours
 ) -> None:
     for options, wanted in cases(hours):
         assert positions_of(hours.online(spark, **options)) == wanted, options
 
 
-def test_options_by_time_choose_the_same_of_a_directory(spark: SparkSession, hours: Hours) -> None:
+def test_options_by_time_select_the_same_rows_of_a_directory(
+    spark: SparkSession, hours: Hours
+) -> None:
     with stopped(hours.cluster):
         for options, wanted in cases(hours):
             assert positions_of(hours.offline(spark, **options)) == wanted, options
 
 
-def test_a_start_by_time_holds_for_what_only_the_log_has(spark: SparkSession, hours: Hours) -> None:
+def test_starting_timestamp_applies_to_messages_that_only_the_log_has(
+    spark: SparkSession, hours: Hours
+) -> None:
     starts = [
         {"startingOffsetsByTimestamp": hours.by_queue({0: 6, 1: 6})},
         {"startingOffsets": json.dumps({"hours": {BROKER: {"0": -1, "1": -1}}})},

@@ -1,4 +1,4 @@
-"""A program for spark-submit: sink and source on a cluster, and where each side found its code.
+"""A program for spark-submit: sink and source on a cluster, and the code that each side runs.
 
 Arguments: nameserver, topic, count, a file for what it saw, and day and database of `topic-stats`,
 which follows in the same application: an application takes longer to start than to run.
@@ -18,7 +18,7 @@ PARTITIONS = 2
 
 
 def where(_: Iterable[int]) -> Iterable[tuple[str, str, str | None]]:
-    """Runs in an executor: its folder, the code that it has, and why the kernel does not serve."""
+    """Runs in an executor: its folder, the path of its code, and why the kernel is not used."""
     import tianzhou
     from tianzhou.protocol import kernel
 

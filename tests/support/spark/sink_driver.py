@@ -57,7 +57,7 @@ taken = Table(
 
 
 def written_count(query: StreamingQuery) -> int:
-    """How many numbers are behind a query, in batches that are done."""
+    """The count of numbers in the finished batches of a query."""
     progress = query.lastProgress
     if progress is None:
         return 0

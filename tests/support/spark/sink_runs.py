@@ -33,7 +33,7 @@ def half_count(broker_address: str) -> int:
 
 @dataclass
 class SinkRun:
-    """A driver that may die and start again, and the folder with all that it keeps.
+    """A driver that can be killed and restarted, and the folder with its state.
 
     It runs from `with` on, and not longer than that.
     """
@@ -85,18 +85,18 @@ class SinkRun:
         self._until(lambda: len(self._states()) > batch, lambda: f"waiting for batch {batch}")
 
     def await_undone(self, batch: int) -> None:
-        """Until some batch, this one or a later one, is decided and perhaps not yet seen."""
+        """Wait until this batch or a later one is decided and may be invisible."""
         self._until(
             lambda: "decided" in self._states()[batch:],
             lambda: f"no batch from {batch} on was met between its decision and its end",
         )
 
     def hold(self, batch: int) -> None:
-        """Let the tasks of a batch go only some way."""
+        """Pause the tasks of a batch after some rows."""
         (self.folder / f"hold-{batch}").touch()
 
     def await_held(self, batch: int, broker_address: str) -> None:
-        """Until a task waits, with a part of its rows sent and nothing decided of them."""
+        """Wait until a task is paused, with some rows sent and none of them decided."""
         assert batch == 1, "halves of earlier batches could not be told from those of this one"
         held = self.folder / f"held-{batch}"
         self._until(held.exists, lambda: f"no task of batch {batch} is held")
@@ -104,7 +104,7 @@ class SinkRun:
         assert len(self._states()) <= batch
 
     def release(self, batch: int) -> None:
-        """Let the tasks go on; returns when one does."""
+        """Resume the tasks; returns when one has resumed."""
         passed = self.folder / f"passed-{batch}"
         (self.folder / f"hold-{batch}").unlink()
         self._until(passed.exists, lambda: f"no task of batch {batch} goes on")

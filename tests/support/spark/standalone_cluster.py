@@ -80,7 +80,7 @@ def standalone(folder: Path, worker_count: int = 2) -> Generator[Standalone]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Ours, without what would lead Spark to our own packages."""
+    """This process's variables, without those that point Spark to our packages."""
     kept = {
         key: value
         for key, value in os.environ.items()

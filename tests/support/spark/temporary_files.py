@@ -1,4 +1,4 @@
-"""Where started programs put their passing files: below the folder of the test.
+"""Temporary files of started programs: below the folder of the test.
 
 A driver that is killed cleans nothing up, and one that ends by itself may be too late for it. In a
 folder of the test all that goes with the test's other files.

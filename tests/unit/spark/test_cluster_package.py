@@ -1,4 +1,4 @@
-"""What is packed for a Spark cluster: the package, what it imports, and nothing of this machine."""
+"""The package for Spark clusters contains all imports and nothing specific to this machine."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from tianzhou.spark import cluster_package
 LARGE = ("numpy", "pyarrow", "sqlalchemy")
 
 
-def test_an_archive_holds_what_the_package_imports(tmp_path: Path) -> None:
+def test_an_archive_contains_all_imports_of_the_package(tmp_path: Path) -> None:
     made = cluster_package.write_archive(tmp_path / "ship", without=LARGE)
     assert made.needs == LARGE
     assert {"tianzhou", "msgspec", "lz4", "lark"} <= set(made.holds)
@@ -29,14 +29,14 @@ def test_an_archive_holds_what_the_package_imports(tmp_path: Path) -> None:
     assert not [name for name in names if name.startswith(("/", "..")) or "__pycache__" in name]
 
 
-def test_the_same_environment_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_environment_produces_the_same_bytes(tmp_path: Path) -> None:
     one, two = (cluster_package.write_archive(tmp_path / name, without=LARGE).path for name in "ab")
     assert one.read_bytes() == two.read_bytes()
     one, two = (cluster_package.write_zip(tmp_path / name).path for name in "ab")
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_zip_holds_the_package_alone_and_runs_from_there(tmp_path: Path) -> None:
+def test_a_zip_contains_the_package_alone_and_can_be_imported(tmp_path: Path) -> None:
     made = cluster_package.write_zip(tmp_path)
     assert (made.holds, made.has_kernel) == (("tianzhou",), False)
     assert {"msgspec", "numpy", "pyarrow"} <= set(made.needs)
@@ -50,14 +50,12 @@ def test_a_zip_holds_the_package_alone_and_runs_from_there(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("given", [{"more": ["no-such-thing"]}, {"without": ["no-such-thing"]}])
-def test_a_distribution_that_there_is_not_is_refused(
-    given: dict[str, list[str]], tmp_path: Path
-) -> None:
+def test_an_unknown_distribution_is_rejected(given: dict[str, list[str]], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no distribution no-such-thing"):
         cluster_package.write_archive(tmp_path, **given)
 
 
-def test_what_only_an_extra_needs_is_left_out() -> None:
+def test_requirements_of_extras_are_left_out() -> None:
     lines = [
         "Typing_Extensions>=4", 'greenlet>=1; extra == "asyncio"', "a.b[x,y] (>=2)",
         'importlib-metadata; python_version < "3.8"', "mypy>=0.9; extra == 'mypy'",
@@ -66,7 +64,7 @@ def test_what_only_an_extra_needs_is_left_out() -> None:
     assert list(cluster_package.requirements(lines)) == found
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written to"):
         cluster_package.write_zip(tmp_path / "file")

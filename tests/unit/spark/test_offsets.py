@@ -19,7 +19,7 @@ def options(**given: str) -> SourceOptions:
     )
 
 
-def test_starts_are_edges_numbers_or_times() -> None:
+def test_starting_offsets_are_names_numbers_or_times() -> None:
     assert offsets.starting_specs(options(), NamedOffset.LATEST).of(ZERO) is NamedOffset.LATEST
     committed = offsets.starting_specs(options(startingOffsets="Committed"), NamedOffset.LATEST)
     assert committed.of(ZERO) is NamedOffset.COMMITTED
@@ -40,7 +40,7 @@ def test_starts_are_edges_numbers_or_times() -> None:
     ["soon", "[]", '{"t": 1}', '{"t": {"b": {"x": 1}}}', '{"t": {"b": {"0": -3}}}',
      '{"t": {"b": {"0": true}}}', '{"t": {"b": {"0": 9223372036854775808}}}'],
 )  # fmt: skip
-def test_starts_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_starting_offsets_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="option startingOffsets"):
         offsets.starting_specs(options(startingOffsets=text), NamedOffset.LATEST)
 
@@ -53,7 +53,7 @@ def test_assign_names_single_queues() -> None:
             read_options(SourceOptions, given | {"assign": text})
 
 
-def test_a_new_queue_without_its_beginning_is_no_loss() -> None:
+def test_the_deleted_beginning_of_a_new_queue_is_no_data_loss() -> None:
     wanted, held = [Range(ZERO, 0, 20)], {ZERO: Bounds(5, 15)}
     kept, lost = offsets.clip(wanted, held, {})
     assert kept == [Range(ZERO, 5, 15)]
@@ -64,7 +64,7 @@ def test_a_new_queue_without_its_beginning_is_no_loss() -> None:
     )
 
 
-def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+def test_a_batch_waits_for_the_minimum_until_the_maximum_delay() -> None:
     assert offsets.is_batch_due(1, None, 0, 10)
     assert offsets.is_batch_due(5, 5, 0, 10)
     assert not offsets.is_batch_due(4, 5, 9, 10)

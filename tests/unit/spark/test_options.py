@@ -1,4 +1,4 @@
-"""Options: names without regard to case, values with a type, contradictions refused."""
+"""Options: case-insensitive names, typed values, contradictions rejected."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tianzhou.spark.options import (
 COMMON = {"subscribe": "x", "nameServer": "a:1"}
 
 
-def test_options_are_read_whatever_their_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     given = {
         "nameserver": "a:9876;b:9876", "SUBSCRIBE": "x, y ,x", "failondataloss": "False",
         "readFrom": "Replica", "maxoffsetspertrigger": "17", "maxBytesPerTrigger": "16m",
@@ -87,7 +87,7 @@ def test_wrong_options_are_refused_in_words(given: dict[str, str], text: str) ->
         ({"endingOffsets": "earliest"}, "a batch cannot end at earliest"),
     ],
 )
-def test_a_batch_refuses_what_it_cannot_keep(given: dict[str, str], text: str) -> None:
+def test_options_of_streams_are_rejected_in_batches(given: dict[str, str], text: str) -> None:
     options = read_options(SourceOptions, COMMON | given)
     with pytest.raises(ConfigError, match=text):
         options.for_batch()
@@ -104,13 +104,13 @@ def test_a_batch_refuses_what_it_cannot_keep(given: dict[str, str], text: str) -
         ({"maxTriggerDelay": "15m"}, "maxTriggerDelay needs minOffsetsPerTrigger"),
     ],
 )
-def test_a_stream_refuses_what_it_cannot_keep(given: dict[str, str], text: str) -> None:
+def test_options_of_batches_are_rejected_in_streams(given: dict[str, str], text: str) -> None:
     options = read_options(SourceOptions, COMMON | given)
     with pytest.raises(ConfigError, match=text):
         options.for_stream()
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_options_have_defaults() -> None:
     options = read_options(SourceOptions, COMMON | {"minOffsetsPerTrigger": "5"}).for_stream()
     assert options.trigger_delay_ms == 15 * 60_000
     assert options.pushes_down == push_down.is_default()
@@ -123,11 +123,11 @@ def test_what_is_left_out_has_its_default() -> None:
     ("text", "keys"),
     [("a", ("a",)), (" a  b a ", ("a", "b")), ("a || b,c", ("a", "b,c")), ("a||b", ("a||b",))],
 )
-def test_keys_have_blanks_between_them_as_in_messages(text: str, keys: tuple[str, ...]) -> None:
+def test_keys_are_separated_by_spaces_as_in_messages(text: str, keys: tuple[str, ...]) -> None:
     assert read_options(SourceOptions, COMMON | {"keys": text}).keys == keys
 
 
-def test_a_store_directory_has_a_path() -> None:
+def test_a_store_directory_needs_a_path() -> None:
     with pytest.raises(ConfigError, match="the option path is needed"):
         read_options(StoreOptions, {"subscribe": "x"})
 
@@ -140,7 +140,7 @@ def test_a_store_directory_has_a_path() -> None:
         ({"endingOffsets": "committed"}, "a store directory has no consumer groups"),
     ],
 )
-def test_a_store_directory_refuses_what_a_batch_of_it_cannot_keep(
+def test_options_that_a_store_directory_cannot_have_are_rejected(
     given: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -149,7 +149,7 @@ def test_a_store_directory_refuses_what_a_batch_of_it_cannot_keep(
         )
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_are_not_shown() -> None:
     options = read_options(
         SourceOptions,
         {"subscribe": "x", "nameServer": "a:1", "accessKey": "me", "secretKey": "hush-hush"},
@@ -169,12 +169,12 @@ def test_secrets_do_not_show() -> None:
         ({"tlsVerify": "false"}, "options like tlsTrusted need tls=true"),
     ],
 )
-def test_options_of_access_go_together(given: dict[str, str], text: str) -> None:
+def test_options_of_access_control_need_each_other(given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         read_options(SourceOptions, COMMON | given).client_settings()
 
 
-def test_values_with_units_are_read() -> None:
+def test_durations_sizes_and_times_are_parsed() -> None:
     durations = ["500", "500ms", "2s", "1m", "2min", "1h", "1d"]
     assert [parse_duration_ms(text) for text in durations] == [
         500, 500, 2_000, 60_000, 120_000, 3_600_000, 86_400_000,

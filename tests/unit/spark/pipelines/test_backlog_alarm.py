@@ -4,7 +4,7 @@ from tianzhou.spark.pipelines.backlog_alarm import Subscription, subscriptions_o
 from tianzhou.spark.pipelines.cluster import Committed, Members
 
 
-def test_groups_read_what_they_committed_or_subscribe_to_now() -> None:
+def test_groups_consume_topics_with_committed_offsets_or_subscriptions() -> None:
     committed = [
         Committed("orders", "a", 0, "offline", 7),
         Committed("orders", "b", 1, "offline", 9),
@@ -27,5 +27,5 @@ def test_groups_read_what_they_committed_or_subscribe_to_now() -> None:
     ]
 
 
-def test_without_anybody_there_is_no_reader() -> None:
+def test_without_groups_there_are_no_subscriptions() -> None:
     assert subscriptions_of([], {}) == []

@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[4] / "docs" / "pipelines.md"
 
 
 @pytest.mark.parametrize("name", catalog.PIPELINES)
-def test_every_option_is_on_the_page(name: str) -> None:
+def test_every_option_is_documented(name: str) -> None:
     page = PAGE.read_text()
     of_clusters = {option_name(field.name) for field in fields(ClusterOptions)} | {"database"}
     own = set(catalog.option_defaults(name)) - of_clusters
@@ -32,12 +32,12 @@ def test_every_option_is_on_the_page(name: str) -> None:
         (["topic-stats", "days"], "days: OPTION=VALUE is expected"),
     ],
 )
-def test_wrong_words_are_refused(words: list[str], told: str) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         __main__.parse(words)
     assert told in str(caught.value)
 
 
-def test_the_program_of_clusters_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_for_clusters_reports_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["topic-stats", "nameServer=a:1", "zone=Moon"]) == 2
     assert "a time zone such as UTC" in capsys.readouterr().err

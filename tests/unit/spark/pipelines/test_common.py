@@ -25,20 +25,20 @@ def at(text: str) -> int:
 NOON = at("2024-03-31T12:00:00")
 
 
-def test_days_of_words_and_dates() -> None:
+def test_days_are_named_or_dates() -> None:
     assert day_of("today", "UTC", NOON).name == "2024-03-31"
     yesterday = day_of("yesterday", "UTC", NOON)
     assert (yesterday.begin_ms, yesterday.end_ms) == (at("2024-03-30"), at("2024-03-31"))
     assert day_of("2024-02-29", "UTC", NOON).begin_ms == at("2024-02-29")
 
 
-def test_a_zone_moves_the_day() -> None:
+def test_days_depend_on_the_time_zone() -> None:
     shanghai = day_of("today", "Asia/Shanghai", at("2024-03-31T17:00:00"))
     assert shanghai.name == "2024-04-01"
     assert shanghai.begin_ms == at("2024-03-31T16:00:00")
 
 
-def test_days_with_a_change_of_the_clock_are_shorter_or_longer() -> None:
+def test_days_with_a_clock_change_are_shorter_or_longer() -> None:
     short = day_of("2024-03-31", "Europe/Berlin", NOON)
     long = day_of("2024-10-27", "Europe/Berlin", NOON)
     assert (short.end_ms - short.begin_ms, long.end_ms - long.begin_ms) == (
@@ -52,7 +52,7 @@ def test_midnight_is_the_end_of_today() -> None:
     assert next_midnight_ms("UTC", at("2024-04-01")) == at("2024-04-02")
 
 
-def test_options_of_days() -> None:
+def test_options_of_days_are_parsed() -> None:
     options = read_options(DayOptions, {"days": "2024-02-29, today", "zone": "Asia/Shanghai"})
     assert [day.name for day in options.spans(NOON)] == ["2024-02-29", "2024-03-31"]
 
@@ -69,7 +69,7 @@ def test_options_of_days() -> None:
         ({"midnight": "perhaps"}, "true or false"),
     ],
 )
-def test_a_bad_option_is_refused_before_anything_starts(
+def test_an_invalid_option_is_rejected_before_anything_starts(
     given: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_spark(*_: object, **__: object) -> None:
@@ -80,7 +80,7 @@ def test_a_bad_option_is_refused_before_anything_starts(
         runner.run("topic-stats", {"nameServer": "127.0.0.1:9876"} | given)
 
 
-def test_an_unknown_pipeline_names_the_nearest() -> None:
+def test_the_error_of_an_unknown_pipeline_names_the_closest() -> None:
     with pytest.raises(ConfigError, match="did you mean topic-stats"):
         runner.run("topic-stat", {})
 
@@ -93,7 +93,7 @@ def test_every_pipeline_has_options_and_a_function(name: str) -> None:
     assert "nameServer" in catalog.option_defaults(name)
 
 
-def test_the_cluster_is_handed_on_to_spark() -> None:
+def test_options_of_the_cluster_are_passed_to_spark() -> None:
     given = {"nameServer": "a:1;b:2", "accessKey": "k", "secretKey": "s", "tls": "true"}
     options = read_options(topic_stats.Options, given | {"days": "today"})
     assert options.for_spark() == given
@@ -118,7 +118,7 @@ def test_rows_of_statistics() -> None:
     ]
 
 
-def test_the_reason_of_a_failure_is_our_own_word_or_what_spark_says_first() -> None:
+def test_the_reason_of_a_failure_is_our_error_or_the_first_line_of_spark() -> None:
     called = "An error occurred while calling o27.save.\n"
     trace = "\tat org.apache.spark.Somewhere(Somewhere.scala:1)\n"
     theirs = ": org.apache.spark.SparkException: [X] it failed\n"

@@ -1,4 +1,4 @@
-"""The database of the pipelines: created, brought up to date, written to twice without harm."""
+"""The database of the pipelines: creation, migration, idempotent writes."""
 
 import threading
 from pathlib import Path
@@ -17,7 +17,7 @@ def stat(topic: str, produced: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_a_row_that_is_there_is_replaced(engine: Engine) -> None:
+def test_an_existing_row_is_replaced(engine: Engine) -> None:
     for produced in (5, 7):
         with engine.begin() as connection:
             tables.upsert(connection, tables.topic_stats, [stat("a", produced), stat("b", 1)])
@@ -37,7 +37,7 @@ def test_many_rows_at_once(engine: Engine) -> None:
         assert len(tables.rows_of(connection, tables.topic_stats)) == 1_000
 
 
-def test_long_tokens_stay_different_and_fit() -> None:
+def test_long_tokens_are_shortened_and_stay_distinct() -> None:
     assert tables.token("k" * 512) == "k" * 512
     one, two = tables.token("k" * 600 + "1"), tables.token("k" * 600 + "2")
     assert one != two
@@ -58,7 +58,7 @@ def test_a_batch_is_applied_once(engine: Engine) -> None:
     assert len(calls) == 3
 
 
-def test_a_batch_that_failed_leaves_nothing_and_may_be_tried_again(engine: Engine) -> None:
+def test_a_failed_batch_writes_nothing_and_can_be_repeated(engine: Engine) -> None:
     def fail(connection: Connection) -> None:
         tables.upsert(connection, tables.topic_stats, [stat("a", 1)])
         raise RuntimeError("no")
@@ -70,7 +70,7 @@ def test_a_batch_that_failed_leaves_nothing_and_may_be_tried_again(engine: Engin
     assert tables.apply_once(engine, "q", 1, lambda connection: None)
 
 
-def test_two_at_once_apply_a_batch_once(engine: Engine) -> None:
+def test_concurrent_writers_apply_a_batch_once(engine: Engine) -> None:
     calls: list[int] = []
     gate = threading.Barrier(4)
 
@@ -86,7 +86,7 @@ def test_two_at_once_apply_a_batch_once(engine: Engine) -> None:
     assert calls == [1]
 
 
-def test_columns_that_are_new_are_added_to_an_old_table(tmp_path: Path) -> None:
+def test_new_columns_are_added_to_an_old_table(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
     old = create_engine(url)
     with old.begin() as connection:
@@ -112,7 +112,7 @@ def test_columns_that_are_new_are_added_to_an_old_table(tmp_path: Path) -> None:
         assert "mine" in names
 
 
-def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_release_is_rejected(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     engine = tables.open_database(url)
     with engine.begin() as connection:

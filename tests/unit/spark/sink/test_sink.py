@@ -36,7 +36,7 @@ def read(
     return read_sink_options(NAMESRV | given, columns, overwrite=overwrite, streaming=streaming)
 
 
-def test_all_columns_and_options_are_taken() -> None:
+def test_all_columns_and_options_are_accepted() -> None:
     columns = schema(
         topic=TEXT, body=BinaryType(), tags=TEXT, keys=ArrayType(TEXT),
         properties=MapType(TEXT, TEXT), orderKey=TEXT, delayMs=LongType(),
@@ -90,7 +90,7 @@ def test_what_cannot_be_written_is_refused(
         read(given, columns)
 
 
-def test_overwriting_and_ids_of_streams_are_refused() -> None:
+def test_overwriting_and_transaction_ids_of_streams_are_rejected() -> None:
     with pytest.raises(ConfigError, match="cannot be overwritten"):
         read({"topic": "a"}, schema(body=TEXT), overwrite=True)
     given = {"topic": "a", "exactlyonce": "true", "ledger": "sqlite://", "transactionid": "x"}
@@ -98,7 +98,7 @@ def test_overwriting_and_ids_of_streams_are_refused() -> None:
         read(given, schema(body=TEXT), streaming=True)
 
 
-def test_rows_become_messages() -> None:
+def test_rows_are_converted_to_messages() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     batch = pa.RecordBatch.from_pylist(
         [
@@ -126,13 +126,13 @@ def test_rows_become_messages() -> None:
     assert [message.delay for message in messages_of(late, "t")] == [1.5, None]
 
 
-def test_a_row_without_a_body_is_refused() -> None:
+def test_a_row_without_a_body_is_rejected() -> None:
     batch = pa.RecordBatch.from_pylist([{"body": None}], schema=pa.schema([("body", pa.string())]))
     with pytest.raises(MessageRefused, match="topic t: the body of a row is null"):
         list(messages_of(batch, "t"))
 
 
-async def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
+async def test_only_retriable_errors_are_retried() -> None:
     calls: list[int] = []
 
     async def twice() -> str:
@@ -161,7 +161,7 @@ async def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
         await retry(away, 50)
 
 
-async def test_a_rate_is_kept_and_batches_are_small_enough_for_it() -> None:
+async def test_a_rate_limit_is_respected_with_small_batches() -> None:
     assert SinkOptions(max_rows_per_second=50).count_limit == 5
     assert SinkOptions(max_rows_per_second=3).count_limit == 1
     assert SinkOptions().count_limit == SinkOptions(max_rows_per_second=100_000).count_limit == 1024

@@ -67,7 +67,7 @@ def run_of(
     return asyncio.run(walk())
 
 
-def test_it_goes_on_as_long_as_pulls_find_messages() -> None:
+def test_pulls_continue_while_messages_are_found() -> None:
     ended, replies, asked = run_of([found(110, b"a"), found(125, b"b"), found(STOP, b"c")])
     assert (ended, asked) == (STOP, [FIRST, 110, 125])
     assert replies == [(b"a", 0), (b"b", 0), (b"c", 0)]
@@ -91,12 +91,12 @@ def test_it_goes_on_as_long_as_pulls_find_messages() -> None:
         ),
     ],
 )
-def test_anything_else_ends_it_where_it_was(end: Answer) -> None:
+def test_any_other_response_ends_the_pipeline_at_its_offset(end: Answer) -> None:
     ended, replies, asked = run_of([found(110, b"a", offsetDelta="-3"), end])
     assert (ended, asked, replies) == (110, [FIRST, 110], [(b"a", -3)])
 
 
-def test_a_filter_that_lets_nothing_pass_is_asked_further_on() -> None:
+def test_pulls_continue_if_a_filter_matches_nothing() -> None:
     answers = [no_match(110), found(120, b"a"), no_match(STOP + 700)]
     ended, replies, asked = run_of(answers, filtered=True)
     assert (ended, asked, replies) == (STOP + 700, [FIRST, 110, 120], [(b"a", 0)])
@@ -104,7 +104,7 @@ def test_a_filter_that_lets_nothing_pass_is_asked_further_on() -> None:
 
 
 @given(st.lists(st.integers(FIRST, STOP + 20), unique=True).map(sorted), st.integers(-3, 3))
-def test_what_lies_behind_the_end_is_cut_off(places: list[int], delta: int) -> None:
+def test_messages_beyond_the_end_are_cut_off(places: list[int], delta: int) -> None:
     body = b"".join(record(place - delta) for place in places)
     answer = found(STOP + 21, body, offsetDelta=str(delta))
     ended, replies, _ = run_of([answer], filtered=True)
@@ -113,7 +113,7 @@ def test_what_lies_behind_the_end_is_cut_off(places: list[int], delta: int) -> N
 
 
 @given(st.lists(st.integers(FIRST - 5, STOP + 5), max_size=8))
-def test_every_offset_up_to_the_end_was_answered_once(followings: list[int]) -> None:
+def test_every_offset_up_to_the_end_is_pulled_once(followings: list[int]) -> None:
     ended, replies, asked = run_of([found(each, b"%d" % each) for each in followings])
     at, kept = FIRST, list[tuple[bytes, int]]()
     for each in followings:

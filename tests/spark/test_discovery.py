@@ -52,13 +52,13 @@ def told(
 
 
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
-def test_a_session_of_any_making_reads_both_sources(told: dict[str, Any], name: str) -> None:
+def test_any_session_finds_both_sources(told: dict[str, Any], name: str) -> None:
     assert told[f"{name}, push-down on"] == ["1", "3", "5"]
     assert told[f"{name}, nothing set"] == ["1", "3", "5"]
 
 
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
-def test_where_spark_pushes_nothing_down_it_says_what_to_set(
+def test_push_down_without_its_configuration_is_an_error_that_names_it(
     told: dict[str, Any], name: str
 ) -> None:
     assert told["default"] == "false"
