@@ -55,7 +55,9 @@ def test_batches_and_ordered_rows_arrive(backend: Backend) -> None:
         assert mine == sorted(mine)
 
 
-def test_a_decided_batch_is_visible_once_after_lost_responses(backend: Backend, tmp_path: Path) -> None:
+def test_a_decided_batch_is_visible_once_after_lost_responses(
+    backend: Backend, tmp_path: Path
+) -> None:
     topic = backend.name("sink")
     send(SinkOptions(name_server=backend.namesrv, topic=topic), ["first"])
     options = SinkOptions(

@@ -86,7 +86,9 @@ def send_numbers(namesrv: str, numbers: range, queue_ids: tuple[int, ...] = ()) 
             sender.send(Message(SOURCE, f"{number}"), queue=queue)
 
 
-def test_messages_deleted_by_retention_are_data_loss_or_skipped(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_deleted_by_retention_are_data_loss_or_skipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """The broker's oldest file goes while it is down, as retention takes it.
 
     Retention itself cannot be asked for in time: Apache's broker looks after its files a minute
