@@ -152,11 +152,10 @@ impl Columns<'_> {
         if let Some((lists, names, values)) = &self.properties {
             put_properties(target, names, values, lists.get(row)?)?;
         }
-        if let Some(tags) = self.tags.as_ref().map_or(Some(None), |tags| tags.get_filled(row))? {
-            put_pair(target, b"TAGS", tags)?;
-        }
-        if let Some(key) = self.key.as_ref().map_or(Some(None), |keys| keys.get_filled(row))? {
-            put_pair(target, b"KEYS", key)?;
+        for (name, texts) in [(b"TAGS", &self.tags), (b"KEYS", &self.key)] {
+            if let Some(text) = texts.map_or(Some(None), |texts| texts.get_filled(row))? {
+                put_pair(target, name, text)?;
+            }
         }
         if let Some((lists, keys)) = &self.keys {
             put_keys(target, keys, lists.get(row)?)?;

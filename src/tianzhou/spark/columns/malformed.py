@@ -27,11 +27,10 @@ from tianzhou.protocol.records.record import (
     scan_records,
     store_time_at,
 )
+from tianzhou.spark.columns.without_kernel import Longs
 from tianzhou.spark.offsets import Range
 
 log = logging.getLogger(__name__)
-
-Longs = npt.NDArray[np.int64]
 
 _LOGGED_MAX = 10
 """Malformed values that a task logs individually; it logs the total at its end."""
@@ -154,8 +153,10 @@ def walk(buffer: bytes, *, check_crc: bool) -> Iterator[tuple[int, RecordError |
 def _following(buffer: bytes, at: int) -> int:
     """Where the record after a damaged one begins; the end of the buffer if there is none."""
     stop = at + int.from_bytes(buffer[at : at + 4], "big", signed=True)
-    if stop >= at + SIZE_MIN and (stop == len(buffer) or _has_magic(buffer, stop)):
-        return stop
+    if stop >= at + SIZE_MIN:
+        magic = buffer[stop + _MAGIC_AT : stop + _MAGIC_AT + 4]
+        if stop == len(buffer) or magic in _MAGICS:
+            return stop
     magic_at = at + _MAGIC_AT
     while True:
         hits = [hit for magic in _MAGICS if (hit := buffer.find(magic, magic_at + 1)) >= 0]
@@ -167,10 +168,6 @@ def _following(buffer: bytes, at: int) -> int:
         except RecordError:
             continue  # bytes of a body, or damaged, too
         return magic_at - _MAGIC_AT
-
-
-def _has_magic(buffer: bytes, start: int) -> bool:
-    return buffer[start + _MAGIC_AT : start + _MAGIC_AT + 4] in _MAGICS
 
 
 def starts_of(buffer: bytes) -> list[int]:

@@ -216,23 +216,18 @@ class RowReader:
     def _batches(
         self, decoder: Decoder, view: memoryview, starts: Longs, first: int, where: Where
     ) -> Iterator[pa.RecordBatch]:
-        arrays = self._sound(decoder, view, starts, first, where)
-        return decoder.batches(arrays, self.options.broker_name, malformed=self.malformed)
-
-    def _sound(
-        self, decoder: Decoder, view: memoryview, starts: Longs, first: int, where: Where
-    ) -> Arrays:
-        """Columns of records; damaged and misplaced records are reported as lost."""
+        """The rows of records; damaged and misplaced records are reported as lost."""
         try:
-            whole = decoder.arrays(view, starts)
-            if _positions_match(decoder, whole, view, starts, first):
-                return whole
+            arrays = decoder.arrays(view, starts)
+            is_intact = _positions_match(decoder, arrays, view, starts, first)
         except RecordError:
-            pass  # at least one of them
-        good, wrong = intact_records(view, starts, first, check_crc=decoder.checks_bodies)
-        for number, why in wrong:
-            self._report_loss(f"{where(number)}: {why}")
-        return decoder.arrays(view, good)
+            arrays, is_intact = {}, False
+        if not is_intact:
+            good, wrong = intact_records(view, starts, first, check_crc=decoder.checks_bodies)
+            for number, why in wrong:
+                self._report_loss(f"{where(number)}: {why}")
+            arrays = decoder.arrays(view, good)
+        return decoder.batches(arrays, self.options.broker_name, malformed=self.malformed)
 
     def _report_loss(self, lost: LostRange | str) -> None:
         report_loss([lost], fail=self.options.fail_on_data_loss)

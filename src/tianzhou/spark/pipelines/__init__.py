@@ -6,5 +6,6 @@
     alarm_rounds   checks, alarms and events        alarm_delivery  log, webhook, e-mail
 
 A pipeline is a module with a frozen dataclass `Options` and a function `run(spark, options)`; both
-can be used without the runner. Options are checked before Spark starts.
+can be used without the runner. A `run` with the parameter `stop`, an event, returns when that is
+set. Options are checked before Spark starts.
 """

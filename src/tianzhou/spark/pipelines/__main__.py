@@ -34,7 +34,8 @@ def main(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Name and options. Raises ConfigError."""
     if not arguments:
-        raise ConfigError(f"NAME OPTION=VALUE ... is expected; known are {catalog.names()}")
+        known = ", ".join(catalog.PIPELINES)
+        raise ConfigError(f"NAME OPTION=VALUE ... is expected; known are {known}")
     catalog.entry(arguments[0])
     return arguments[0], catalog.parse_pairs(arguments[1:])
 

@@ -13,7 +13,6 @@ Thresholds come from the table of rules, else from the options.
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,9 +27,7 @@ from tianzhou.spark.pipelines.common import NEVER, Outcome, frame_of
 KIND = "backlog"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(AlarmOptions):
-    """Options of `backlog-alarm`."""
+Options = AlarmOptions
 
 
 def run(spark: SparkSession, options: Options, *, stop: threading.Event = NEVER) -> Outcome:

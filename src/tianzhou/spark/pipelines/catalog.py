@@ -3,9 +3,9 @@
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, cast
+from typing import Any
 
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import closest, option_name
@@ -39,14 +39,6 @@ PIPELINES = {
 }
 
 
-class PipelineModule(Protocol):
-    """The interface of a pipeline's module."""
-
-    Options: type[Any]
-    run: Callable[..., Any]
-    """If it has the parameter `stop`, it returns when that event is set."""
-
-
 def entry(name: str) -> Entry:
     """The entry of a pipeline. Raises ConfigError that names the closest one."""
     found = PIPELINES.get(name)
@@ -55,15 +47,9 @@ def entry(name: str) -> Entry:
     return found
 
 
-def names() -> str:
-    """All names as text."""
-    return ", ".join(PIPELINES)
-
-
-def load(name: str) -> PipelineModule:
+def load(name: str) -> Any:  # noqa: ANN401 - a module with `Options` and `run`
     """The module of a pipeline. Raises ConfigError."""
-    module = entry(name).module
-    return cast("PipelineModule", importlib.import_module(f"tianzhou.spark.pipelines.{module}"))
+    return importlib.import_module(f"tianzhou.spark.pipelines.{entry(name).module}")
 
 
 def option_defaults(name: str) -> dict[str, object]:

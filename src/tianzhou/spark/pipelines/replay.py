@@ -40,10 +40,9 @@ def run(spark: SparkSession, options: Options) -> Outcome:
     archived = spark.read.schema(f"{DDL}, date string").parquet(options.path)
     if options.topics:
         archived = archived.where(f.col("topic").isin(*options.topics))
-    if options.since is not None:
-        archived = archived.where(f.expr(f"unix_millis(storeTimestamp) >= {options.since}"))
-    if options.until is not None:
-        archived = archived.where(f.expr(f"unix_millis(storeTimestamp) < {options.until}"))
+    for bound_ms, comparison in ((options.since, ">="), (options.until, "<")):
+        if bound_ms is not None:
+            archived = archived.where(f"unix_millis(storeTimestamp) {comparison} {bound_ms}")
     # A malformed message has no body in the archive and cannot be sent.
     null_count = archived.where("body IS NULL").count()
     ready = as_rows(archived.where("body IS NOT NULL"), options.to_topic).coalesce(1)

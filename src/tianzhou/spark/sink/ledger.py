@@ -195,22 +195,16 @@ def roll_back(halves: list[Half], options: SinkOptions) -> None:
         )
 
 
-class _EndContext(NamedTuple):
-    hub: Hub
-    options: SinkOptions
-
-
-_End = Callable[[_EndContext, Half], Awaitable[None]]
+_End = Callable[[Hub, SinkOptions, Half], Awaitable[None]]
 
 
 async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
     hub = acquire(options.client_settings())
-    context = _EndContext(hub, options)
     waiting = iter(halves)
 
     async def work() -> None:
         for half in waiting:
-            await end(context, half)
+            await end(hub, options, half)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -222,39 +216,39 @@ async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
         await hub.release()
 
 
-async def _commit(context: _EndContext, half: Half) -> None:
+async def _commit(hub: Hub, options: SinkOptions, half: Half) -> None:
     try:
-        await _end_transaction(context, half, sysflag.TRANSACTION_COMMIT)
+        await _end_transaction(hub, options, half, sysflag.TRANSACTION_COMMIT)
     except (RemotingError, RouteNotFound):
         await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
-        await _commit_if_not_visible(context, half)
+        await _commit_if_not_visible(hub, options, half)
 
 
-async def _commit_if_not_visible(context: _EndContext, half: Half) -> None:
+async def _commit_if_not_visible(hub: Hub, options: SinkOptions, half: Half) -> None:
     async def once() -> None:
         try:
-            if not await _is_visible(context, half):
-                await _end_transaction(context, half, sysflag.TRANSACTION_COMMIT)
+            if not await _is_visible(hub, options, half):
+                await _end_transaction(hub, options, half, sysflag.TRANSACTION_COMMIT)
         except (RemotingError, RouteNotFound):
             await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
             raise
 
-    await retry(once, context.options.retry_for)
+    await retry(once, options.retry_for)
 
 
-async def _roll_back(context: _EndContext, half: Half) -> None:
-    await _end_transaction(context, half, sysflag.TRANSACTION_ROLLBACK)
+async def _roll_back(hub: Hub, options: SinkOptions, half: Half) -> None:
+    await _end_transaction(hub, options, half, sysflag.TRANSACTION_ROLLBACK)
 
 
-async def _is_visible(context: _EndContext, half: Half) -> bool:
+async def _is_visible(hub: Hub, options: SinkOptions, half: Half) -> bool:
     """Whether the message of a half is in its topic, queried at the broker of the half."""
     header = QueryMessageRequest(
         topic=half.topic, key=half.msg_id, max_count=32, begin_timestamp=0,
         end_timestamp=_TIME_MAX_MS, unique_key=True,
     )  # fmt: skip
     command = Command(code=RequestCode.QUERY_MESSAGE, ext_fields=headers.encode(header))
-    timeout_ms = context.options.request_timeout
-    response = await context.hub.request(await _address(context, half), command, timeout_ms)
+    address = await _address(hub, half)
+    response = await hub.request(address, command, options.request_timeout)
     if response.code == ResponseCode.QUERY_NOT_FOUND:
         return False
     if response.code != ResponseCode.SUCCESS:
@@ -262,20 +256,18 @@ async def _is_visible(context: _EndContext, half: Half) -> bool:
     return any(id_of(message) == half.msg_id for message in decode_records(response.body))
 
 
-async def _address(context: _EndContext, half: Half) -> str:
-    hub, topic = context.hub, half.topic
+async def _address(hub: Hub, half: Half) -> str:
     # The address of the broker may have changed since the half was stored.
-    for refresh in (hub.routes.cached(topic) is None, True):
-        await hub.routes.get(topic, refresh=refresh)
+    for refresh in (hub.routes.cached(half.topic) is None, True):
+        await hub.routes.get(half.topic, refresh=refresh)
         address = hub.routes.master_address(half.broker_name)
         if address is not None:
             return address
     raise RouteNotFound(f"topic {half.topic}: broker {half.broker_name} has no master now")
 
 
-async def _end_transaction(context: _EndContext, half: Half, state: int) -> None:
+async def _end_transaction(hub: Hub, options: SinkOptions, half: Half, state: int) -> None:
     """Send END_TRANSACTION and await the response. Raises BrokerError, RemotingError."""
-    options = context.options
     header = EndTransactionRequest(
         topic=half.topic,
         producer_group=options.group,
@@ -289,12 +281,12 @@ async def _end_transaction(context: _EndContext, half: Half, state: int) -> None
     )
     command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
     try:
-        await context.hub.call(
-            await _address(context, half),
+        await hub.call(
+            await _address(hub, half),
             command,
             options.request_timeout,
             subject=f"topic {half.topic}: the end of transaction {half.msg_id}",
         )
     except RemotingError:
-        context.hub.routes.refresh_in_background(half.topic)
+        hub.routes.refresh_in_background(half.topic)
         raise

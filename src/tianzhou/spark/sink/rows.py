@@ -150,7 +150,7 @@ def messages_of(batch: RecordBatch, topic: str) -> Iterator[Message]:
             tags[at] or None,
             _keys(keys[at]),
             _properties(maps[at]),
-            delay=_delay_s(delays[at]),
+            delay=delays[at] / 1000 if (delays[at] or 0) > 0 else None,
             deliver_at=times[at],
             shard=shards[at],
         )
@@ -160,10 +160,6 @@ def _keys(value: Any) -> str | tuple[str, ...]:  # noqa: ANN401 - text, a list o
     if not value:
         return ()
     return value if isinstance(value, str) else tuple(each for each in value if each)
-
-
-def _delay_s(value: int | None) -> float | None:
-    return None if value is None or value <= 0 else value / 1000
 
 
 def _properties(value: list[tuple[str, str | None]] | None) -> dict[str, str]:

@@ -19,7 +19,6 @@ from contextlib import closing
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -70,9 +69,6 @@ class ProgressListener(StreamingQueryListener):
         if self._query in ("", progress.name):
             self.commit(source.endOffset for source in progress.sources)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """All finished batches have been reported."""
-
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """All finished batches have been reported."""
 
@@ -101,14 +97,11 @@ def lowest(ends: Iterable[str]) -> Positions:
     """The positions that all sources have reached; offsets of other formats are ignored."""
     positions: Positions = {}
     for end in ends:
-        for queue, position in _positions(end).items():
+        try:
+            document = json.loads(end)
+            reached = {} if offsets.is_start(document) else offsets.positions_of(document)
+        except (ValueError, AttributeError, ConfigError):
+            continue  # of another kind of source, or not available yet
+        for queue, position in reached.items():
             positions[queue] = min(position, positions.get(queue, position))
     return positions
-
-
-def _positions(end: str) -> Positions:
-    try:
-        document = json.loads(end)
-        return {} if offsets.is_start(document) else offsets.positions_of(document)
-    except (ValueError, AttributeError, ConfigError):
-        return {}  # of another kind of source, or not available yet

@@ -7,6 +7,7 @@ the next pull. Any other response and any failure ends the pipeline; its caller 
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from tianzhou.errors import RecordError, RemotingError
 from tianzhou.protocol.codes import ResponseCode
@@ -21,21 +22,17 @@ Post = Callable[[Waiter, int], bool]
 _NEXT_FIELD, _DELTA_FIELD = "nextBeginOffset", "offsetDelta"
 
 
+@dataclass(slots=True, eq=False)
 class PullPipeline:
     """Sends pulls in sequence; it is the waiter of each of them."""
 
-    __slots__ = ("_at", "_ended", "_filtered", "_post", "_stop", "responses")
-
-    def __init__(
-        self, at: int, stop: int, post: Post, ended: "asyncio.Future[int]", *, filtered: bool
-    ) -> None:
-        self._at = at
-        self._stop = stop
-        self._post = post
-        self._ended = ended
-        self._filtered = filtered
-        self.responses: list[tuple[bytes, int]] = []
-        """Undecoded records, and the delta to add to their queue offsets."""
+    _at: int
+    _stop: int
+    _post: Post
+    _ended: "asyncio.Future[int]"
+    filtered: bool = field(kw_only=True)
+    responses: list[tuple[bytes, int]] = field(default_factory=list[tuple[bytes, int]], init=False)
+    """Undecoded records, and the delta to add to their queue offsets."""
 
     async def ended(self) -> int:
         """Pull until the pipeline ends; returns the next offset."""
@@ -67,7 +64,7 @@ class PullPipeline:
         if response.code == ResponseCode.SUCCESS:
             records = bytes(response.body)
             self.responses.append((cut(records, following, self._stop, delta), delta))
-        elif response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or not self._filtered:
+        elif response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or not self.filtered:
             self._ended.set_result(self._at)
             return
         self._at = following

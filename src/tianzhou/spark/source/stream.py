@@ -149,9 +149,6 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
             end = offsets.limit_count(begin, end, options.max_offsets_per_trigger)
         return end
 
-    def reportLatestOffset(self) -> Document | None:
-        return None
-
     # -- reading -----------------------------------------------------------------------------------
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
