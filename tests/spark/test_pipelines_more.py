@@ -214,7 +214,7 @@ def test_an_error_of_spark_is_reported_in_one_line(
         ("replay", {}, "option path is needed"),
         ("reconcile", {}, "option topics is needed"),
         ("reconcile", {"topics": "a", "against": "tokens"}, "option group is needed"),
-        ("reconcile", {"topics": "a", "table": "a; b"}, "no name of a table"),
+        ("reconcile", {"topics": "a", "table": "a; b"}, "not a valid table name"),
         ("reconcile", {"topics": "a", "business": "mysql://h/b"}, "only SQLite and PostgreSQL"),
         (
             "reconcile",
