@@ -1,8 +1,8 @@
-"""File descriptors of this process: how many there may be, and how many connections leave alone.
+"""The limit of file descriptors of this process, and the reserve for files.
 
-Sockets and files come out of one budget (RLIMIT_NOFILE). A server raises its soft limit to the hard
-one when it starts, and takes no connection that would leave fewer descriptors than the reserve:
-those belong to the files of the store, whose absence would stop all writing.
+Sockets and files share one limit (RLIMIT_NOFILE). A server raises its soft limit to the hard limit
+when it starts, and rejects connections that would leave fewer descriptors than the reserve: without
+descriptors for its files the store cannot write.
 """
 
 import logging
@@ -12,20 +12,20 @@ log = logging.getLogger(__name__)
 
 _FEW = 4096
 _RESERVE_MIN = 64
-"""What a broker with a few topics needs; a very small limit is shared."""
+"""Enough for a broker with a few topics; of a very small limit, files get a quarter."""
 _RESERVE_MAX = 66_560
 """Four for each queue file that may be mapped by default (16,384), and 1,024 more."""
 _ENDLESS = 2**31 - 1
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have open."""
+    """The maximum number of open descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _ENDLESS if soft == resource.RLIM_INFINITY else soft
 
 
 def reserved_descriptors() -> int:
-    """How many of them connections leave to files."""
+    """The number of descriptors reserved for files."""
     limit = descriptor_limit()
     few = min(limit, _FEW)
     reserve = min(max(few // 16, _RESERVE_MIN), few // 4) + max(limit - _FEW, 0) // 2

@@ -1,12 +1,12 @@
 """Limits of what one request, one connection and one table may hold: one row for each.
 
-A row says what is bounded, by how much, and what happens above it. Code that enforces a limit reads
-its constant here; a limit that can be set is the default of the named setting. `docs/security.md`
+A row says what is limited, the value, and what happens above it. Code that enforces a limit uses
+its constant; a configurable limit is the default of the named setting. `docs/security.md`
 shows the whole table: `python tools/limits_table.py` writes it, and a test compares the two.
 
 No request may cost the event loop more than 50 ms
 (`tests/integration/servers/test_request_cost.py`), so
-limits of requests are chosen by measuring, and by what stock clients send.
+limits of requests are based on measurements and on what stock clients send.
 """
 
 from dataclasses import dataclass

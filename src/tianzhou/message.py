@@ -1,8 +1,7 @@
-"""The message as plain data: as a program sends it, and as it lies in the store.
+"""Messages as plain values: one to send, and one stored.
 
-What a message means to the wire (property names, ids, record layout) is the business of
-`protocol`; here are only the values. Both kinds are frozen; `msgspec.structs.replace` makes a
-changed copy.
+Property names, ids and record layout are in `protocol`. Both structs are frozen;
+`msgspec.structs.replace` returns a changed copy.
 """
 
 import msgspec
@@ -20,16 +19,16 @@ class Message(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] = ()
     flag: int = 0
     delay_level: int = 0
-    """1 to 18 choose a delay of the broker's table, 0 means at once."""
+    """1 to 18 is a delay of the broker's table, 0 no delay."""
     wait_stored: bool = True
-    """Whether the broker answers only after flush and replication, where it does these."""
+    """Whether the broker responds only after flush and replication, if these are configured."""
     properties: dict[str, str] = {}
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """One record of the commit log or of a pull reply, every field of it.
+    """All fields of a record of the commit log or of a pull response.
 
-    The body is as stored: compressed if `sys_flag` says so, and empty if it was not asked for.
+    The body is as stored: compressed if `sys_flag` has that bit; empty if it was not requested.
     """
 
     topic: str
@@ -46,7 +45,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     store_host: Host
     reconsume_count: int
     prepared_log_offset: int
-    """Where the half message of a transaction lies, 0 outside transactions."""
+    """Log offset of the half message of a transaction; 0 outside of transactions."""
     body_crc: int
     size_bytes: int
     """Length of the whole record."""
