@@ -17,6 +17,7 @@ from tianzhou.protocol.headers import (
     topics,
 )
 from tianzhou.protocol.headers.codec import Header
+from tianzhou.protocol.integers import Int32
 
 
 class HeartbeatResponse(Header, frozen=True, kw_only=True):
@@ -24,6 +25,23 @@ class HeartbeatResponse(Header, frozen=True, kw_only=True):
 
     supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")
+
+
+class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
+    """GET_ALL_TOPIC_CONFIG; only releases after 5.3 page through it with these fields."""
+
+    topic_seq: Int32 | None = None
+    data_version: str | None = None
+    """JSON of the `DataVersion` that the first page came with."""
+    max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
+
+
+class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; only releases after 5.3 page through it."""
+
+    group_seq: Int32 | None = None
+    data_version: str | None = None
+    max_group_count: Int32 | None = field(default=None, name="maxGroupNum")
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
@@ -84,11 +102,10 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_KVLIST_BY_NAMESPACE: namesrv.GetKVListRequest,
     # -- topics -----------------------------------------------------------------------------------
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.CreateTopicRequest,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.CreateTopicListRequest,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: topics.CreateTopicRequest,
     RequestCode.DELETE_TOPIC_IN_BROKER: topics.TopicRequest,
     RequestCode.GET_TOPIC_CONFIG: topics.TopicRequest,
-    RequestCode.GET_ALL_TOPIC_CONFIG: topics.GetAllTopicConfigRequest,
+    RequestCode.GET_ALL_TOPIC_CONFIG: GetAllTopicConfigRequest,
     RequestCode.GET_TOPIC_STATS_INFO: topics.TopicRequest,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.TopicRequest,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.GroupRequest,
@@ -97,13 +114,12 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     # -- groups -----------------------------------------------------------------------------------
     RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.DeleteSubscriptionGroupRequest,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.GroupRequest,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.GetAllSubscriptionGroupRequest,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GetAllSubscriptionGroupRequest,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.UpdateGroupForbiddenRequest,
     RequestCode.GET_CONSUME_STATS: groups.GetConsumeStatsRequest,
     # -- brokers ----------------------------------------------------------------------------------
     RequestCode.GET_BROKER_CONSUME_STATS: admin.GetConsumeStatsInBrokerRequest,
     RequestCode.VIEW_BROKER_STATS_DATA: admin.ViewBrokerStatsDataRequest,
-    RequestCode.GET_ALL_PRODUCER_INFO: admin.GetAllProducerInfoRequest,
     # -- broker groups, replication, controller ---------------------------------------------------
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: ha.NotifyMinBrokerIdChangeRequest,
     RequestCode.EXCHANGE_BROKER_HA_INFO: ha.ExchangeHAInfoRequest,

@@ -271,16 +271,6 @@ class SimulatedDisk:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
         self._change(path.parent, _dropping(path))
 
-    def rename(self, source: Path, target: Path) -> None:
-        self.called("rename", source)
-        inode = self._file(source)
-
-        def move(names: dict[Path, Inode | None]) -> None:
-            names.pop(source, None)
-            names[target] = inode
-
-        self._change(target.parent, move)
-
     def sync_directory(self, path: Path) -> None:
         self.called("sync_directory", path)
         for _, change in [entry for entry in self._pending if entry[0] == path]:

@@ -22,17 +22,12 @@ from tianzhou.protocol.bodies.queues import MessageRequestModeTable, SetMessageR
 from tianzhou.protocol.bodies.stats import ConsumeStats
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.headers import Header
-from tianzhou.protocol.headers.admin import GetAllProducerInfoRequest
 from tianzhou.protocol.headers.clients import (
     ConsumeMessageDirectlyRequest,
     ConsumerGroupRequest,
     GetConsumerRunningInfoRequest,
 )
-from tianzhou.protocol.headers.groups import (
-    DeleteSubscriptionGroupRequest,
-    GetAllSubscriptionGroupRequest,
-    GetConsumeStatsRequest,
-)
+from tianzhou.protocol.headers.groups import DeleteSubscriptionGroupRequest, GetConsumeStatsRequest
 from tianzhou.protocol.headers.topics import TopicRequest
 
 _NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
@@ -46,8 +41,7 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
     async def all_configs(self, broker: BrokerRef) -> dict[str, SubscriptionGroupConfig]:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: every group of a broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        header = GetAllSubscriptionGroupRequest()
-        return (await self._requests.read(broker, SubscriptionGroupTable, code, header)).groups
+        return (await self._requests.read(broker, SubscriptionGroupTable, code)).groups
 
     async def put(self, broker: BrokerRef, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
@@ -147,5 +141,5 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
 
     async def producers(self, broker: BrokerRef) -> ProducerTableInfo:
         """GET_ALL_PRODUCER_INFO: the producers connected to a broker, by group."""
-        code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
-        return await self._requests.read(broker, ProducerTableInfo, code, header)
+        code = RequestCode.GET_ALL_PRODUCER_INFO
+        return await self._requests.read(broker, ProducerTableInfo, code)

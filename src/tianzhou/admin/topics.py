@@ -27,12 +27,7 @@ from tianzhou.protocol.headers.namesrv import (
     GetRouteInfoRequest,
     GetTopicsByClusterRequest,
 )
-from tianzhou.protocol.headers.topics import (
-    CreateTopicListRequest,
-    CreateTopicRequest,
-    GetAllTopicConfigRequest,
-    TopicRequest,
-)
+from tianzhou.protocol.headers.topics import CreateTopicRequest, TopicRequest
 
 QUEUE_COUNT = 8
 """Default number of queues per broker of a new topic, as in `mqadmin`."""
@@ -116,8 +111,8 @@ class Topics(SettingsRequests[TopicConfig]):
     async def all_configs(self, broker: BrokerRef) -> dict[str, TopicConfig]:
         """GET_ALL_TOPIC_CONFIG: every topic of a broker."""
         # Without fields a broker of any release responds with all topics at once.
-        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
-        return (await self._requests.read(broker, TopicConfigTable, code, header)).topics
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        return (await self._requests.read(broker, TopicConfigTable, code)).topics
 
     async def config(self, broker: BrokerRef, name: str) -> TopicConfig | None:
         """GET_TOPIC_CONFIG; from the whole table on a broker older than 5.0."""

@@ -8,17 +8,13 @@ So delivery progress that was not saved before a crash can be derived from the l
 import struct
 from collections.abc import Iterator
 
-from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2, SIZE_MIN
-from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from tianzhou.protocol.pure import record
 from tianzhou.store.commit_log import STORE_TIME, CommitLog
 
-_SIZE_AND_MAGIC = struct.Struct(">iI")
 _SYS_FLAG = struct.Struct(">i")
-_SYS_FLAG_AT = 36
 _PREPARED = struct.Struct(">q")
-_PREPARED_AT = 76
-"""With two IPv4 hosts before it; an IPv6 host takes 12 bytes more."""
-_V6_EXTRA_BYTES = 12
+_PREPARED_BEFORE_BODY = 12
+"""The prepared log offset and the length of the body are the end of a record's head."""
 
 
 def mark(log_offset: int) -> int:
@@ -47,13 +43,14 @@ def copied_from(log: CommitLog, start: int) -> Iterator[int]:
     while (window := log.window(position)) is not None:
         first, stop, view = window
         at, end = position - first, stop - first
-        while at + SIZE_MIN <= end:
-            size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(view, at)
-            if magic not in (MAGIC_V1, MAGIC_V2) or size_bytes < SIZE_MIN:
+        while at + record.SIZE_MIN <= end:
+            size_bytes, magic = record.SIZE_AND_MAGIC.unpack_from(view, at)
+            if magic not in (record.MAGIC_V1, record.MAGIC_V2) or size_bytes < record.SIZE_MIN:
                 break
-            (sys_flag,) = _SYS_FLAG.unpack_from(view, at + _SYS_FLAG_AT)
-            v6_count = bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6)
-            (found,) = _PREPARED.unpack_from(view, at + _PREPARED_AT + v6_count * _V6_EXTRA_BYTES)
+            (sys_flag,) = _SYS_FLAG.unpack_from(view, at + record.SYS_FLAG_AT)
+            (found,) = _PREPARED.unpack_from(
+                view, at + record.head_bytes(sys_flag) - _PREPARED_BEFORE_BODY
+            )
             if found < 0:
                 yield ~found
             at += size_bytes

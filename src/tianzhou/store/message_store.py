@@ -184,53 +184,21 @@ class MessageStore(StoreReader):
         try:
             disk.make_directory(root)
             held = lock.acquire_lock(disk, root)
+            try:
+                clean = not lock.was_aborted(disk, root)
+                files = _store_files(disk, config, clock)
+                # From here on files change, so an interruption is an unclean stop.
+                lock.mark_running(disk, root)
+                report = _recover(files, clean=clean, rebuild=rebuild, progress=progress)
+                store = cls(config, disk, clock, files, report, held, on_arrival, steady)
+                store._begin(report.end_log_offset, files.checkpoint)
+                if background:
+                    store._start()
+            except BaseException:
+                held.close()
+                raise
         except OSError as e:
             raise explained(e, f"open the store {root}") from e
-        try:
-            store = cls._open(config, disk, clock, held, rebuild, progress, on_arrival, steady)
-            if background:
-                store._start()
-        except OSError as e:
-            held.close()
-            raise explained(e, f"open the store {root}") from e
-        except BaseException:
-            held.close()
-            raise
-        return store
-
-    @classmethod
-    def _open(
-        cls,
-        config: StoreConfig,
-        disk: Disk,
-        clock: Clock,
-        held: DiskFile,
-        rebuild: bool,
-        progress: Progress,
-        on_arrival: Arrival | None,
-        steady: Clock,
-    ) -> Self:
-        root = config.root_directory
-        clean = not lock.was_aborted(disk, root)
-        segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
-        for directory in (config.log_directory, config.queue_directory):
-            disk.make_directory(directory)
-        files = StoreFiles(
-            disk, config, segments, QueueTable(disk, config), Index(disk, config, clock),
-            read_checkpoint(disk, root / "checkpoint"),
-        )  # fmt: skip
-        # From here on files change, so an interruption is an unclean stop.
-        lock.mark_running(disk, root)
-        try:
-            report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
-        except StoreCorrupt:
-            # Nothing was changed, so a clean store stays clean.
-            if clean:
-                lock.mark_closed(disk, root)
-            raise
-        _warn_of_low_space(disk, config, segments)
-        store = cls(config, disk, clock, files, report, held, on_arrival, steady)
-        store._begin(report.end_log_offset, files.checkpoint)
         log.info(
             "store %s: open, log %d to %d, %d queues, %d records replayed, last stop %s",
             root, store.first_log_offset, store.end_log_offset, files.queues.count,
@@ -630,6 +598,27 @@ class MessageStore(StoreReader):
             return self._housekeeping.expire(manual=now)
         except OSError as e:
             raise explained(e, "remove old files") from e
+
+
+def _store_files(disk: Disk, config: StoreConfig, clock: Clock) -> StoreFiles:
+    for directory in (config.log_directory, config.queue_directory):
+        disk.make_directory(directory)
+    segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
+    checkpoint = read_checkpoint(disk, config.root_directory / "checkpoint")
+    index = Index(disk, config, clock)
+    return StoreFiles(disk, config, segments, QueueTable(disk, config), index, checkpoint)
+
+
+def _recover(files: StoreFiles, *, clean: bool, rebuild: bool, progress: Progress) -> Report:
+    try:
+        report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
+    except StoreCorrupt:
+        # Nothing was changed, so a clean store stays clean.
+        if clean:
+            lock.mark_closed(files.disk, files.config.root_directory)
+        raise
+    _warn_of_low_space(files.disk, files.config, files.segments)
+    return report
 
 
 def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> None:

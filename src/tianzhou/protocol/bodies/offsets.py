@@ -30,12 +30,9 @@ class ResetOffsetBody(Body, frozen=True, kw_only=True):
     offsets: dict[MessageQueue, Int64] = field(default={}, name="offsetTable")
 
 
-class QueueOffset(Body, frozen=True, kw_only=True):
+class QueueOffset(MessageQueue, frozen=True, kw_only=True):
     """A queue and an offset in it."""
 
-    topic: str | None = None
-    broker_name: str | None = None
-    queue_id: Int32 = 0
     queue_offset: Int64 = field(default=0, name="offset")
 
 

@@ -7,13 +7,10 @@ separates name and value, empty values do not count, and of a repeated name the 
 from collections.abc import Callable
 from functools import partial
 
-from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2
-from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2, SYS_FLAG_AT, head_bytes
 
 # Positions in a record, see `records/record.py`.
 _MAGIC_LAST_AT = 7
-_SYS_FLAG_AT = 36
-_BODY_LENGTH_AT = 84
 _MAGIC_V2_LAST = MAGIC_V2 & 0xFF
 assert _MAGIC_V2_LAST != MAGIC_V1 & 0xFF
 
@@ -50,11 +47,9 @@ def find_property(raw: bytes, name: str) -> str | None:
 
 def record_properties(record: memoryview) -> bytes:
     """The raw properties of one whole, sound record, which ends with them."""
-    sys_flag = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big")
-    at = _BODY_LENGTH_AT
-    if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
-        at += 12 * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
-    at += 4 + int.from_bytes(record[at : at + 4], "big")
+    sys_flag = int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
+    at = head_bytes(sys_flag)
+    at += int.from_bytes(record[at - 4 : at], "big")
     if record[_MAGIC_LAST_AT] == _MAGIC_V2_LAST:
         at += 2 + int.from_bytes(record[at : at + 2], "big")
     else:

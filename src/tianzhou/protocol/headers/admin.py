@@ -20,7 +20,3 @@ class ViewBrokerStatsDataRequest(Header, frozen=True, kw_only=True):
 
     stats_name: str
     stats_key: str
-
-
-class GetAllProducerInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_PRODUCER_INFO; the response is a `ProducerTableInfo`."""

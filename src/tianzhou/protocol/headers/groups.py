@@ -1,9 +1,6 @@
 """Headers of consumer group administration."""
 
-from msgspec import field
-
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
-from tianzhou.protocol.integers import Int32
+from tianzhou.protocol.headers.codec import RpcHeader, TopicHeader
 
 
 class DeleteSubscriptionGroupRequest(RpcHeader, frozen=True, kw_only=True):
@@ -19,14 +16,6 @@ class GroupRequest(RpcHeader, frozen=True, kw_only=True):
     QUERY_TOPICS_BY_CONSUMER (5.x; `TopicList`)."""
 
     group: str
-
-
-class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; only releases after 5.3 page through it."""
-
-    group_seq: Int32 | None = None
-    data_version: str | None = None
-    max_group_count: Int32 | None = field(default=None, name="maxGroupNum")
 
 
 class UpdateGroupForbiddenRequest(TopicHeader, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.headers.codec import TopicHeader
 from tianzhou.protocol.integers import Int32
 
 
@@ -22,25 +22,12 @@ class CreateTopicRequest(TopicHeader, frozen=True, kw_only=True):
     force: bool | None = None
 
 
-class CreateTopicListRequest(RpcHeader, frozen=True, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC_LIST (5.3); the body is a `CreateTopicListBody`."""
-
-
 class TopicRequest(TopicHeader, frozen=True, kw_only=True):
     """DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG (5.x; the response is a `TopicConfigAndMapping`),
     GET_TOPIC_STATS_INFO (`TopicStatsTable`), QUERY_TOPIC_CONSUME_BY_WHO (`GroupList`), and
     REGISTER_TOPIC_IN_NAMESRV (5.x; the body is a `TopicRouteData` whose queues are added)."""
 
     topic: str
-
-
-class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_TOPIC_CONFIG; only releases after 5.3 page through it with these fields."""
-
-    topic_seq: Int32 | None = None
-    data_version: str | None = None
-    """JSON of the `DataVersion` that the first page came with."""
-    max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
 
 
 class QuerySubscriptionByConsumerRequest(TopicHeader, frozen=True, kw_only=True):

@@ -24,6 +24,9 @@ Buffer = bytes | bytearray | memoryview
 Header = tuple[int, int, int, int, int, str | None, dict[str, str] | None, int, int]
 """code, language, version, opaque, flag, remark, ext fields, encoding, start of the body"""
 
+_Fields = tuple[int, int, int, int, int, str | None, dict[str, str] | None]
+"""The first seven of them."""
+
 ENCODING_JSON = 0
 ENCODING_BINARY = 1
 
@@ -140,13 +143,14 @@ def encode_frame(
     Codes of 32,768 and above (pop consumption) do not fit the binary header's 16 bits; such a frame
     is written with a JSON header, which every peer reads, instead of with a wrong code.
     """
+    fields = (code, language, version, opaque, flag, remark, ext_fields)
     headline = ENCODING_JSON << 24
     try:
         if encoding == ENCODING_BINARY and _INT16_MIN <= code <= _INT16_MAX:
             headline = ENCODING_BINARY << 24
-            header = _encode_binary(code, language, version, opaque, flag, remark, ext_fields)
+            header = _encode_binary(fields)
         else:
-            header = _encode_json(code, language, version, opaque, flag, remark, ext_fields)
+            header = _encode_json(fields)
     except (struct.error, UnicodeEncodeError, TypeError, AttributeError, msgspec.MsgspecError) as e:
         raise HeaderError(f"command {code} does not fit a header: {e}") from e
     header_length = len(header)
@@ -207,15 +211,8 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold arrive
     raise HeaderError(f"an ext field holds {type(value).__name__}, a string is expected")
 
 
-def _encode_json(
-    code: int,
-    language: int,
-    version: int,
-    opaque: int,
-    flag: int,
-    remark: str | None,
-    ext_fields: dict[str, str] | None,
-) -> bytes:
+def _encode_json(fields: _Fields) -> bytes:
+    code, language, version, opaque, flag, remark, ext_fields = fields
     # Plain integers only: msgspec would write True as true, which no peer takes for a number.
     code = index(code)
     if not type(version) is type(opaque) is type(flag) is int:
@@ -288,15 +285,8 @@ def _not_text(error: UnicodeDecodeError) -> HeaderError:
     return HeaderError(f"header text is not UTF-8: {error}")
 
 
-def _encode_binary(
-    code: int,
-    language: int,
-    version: int,
-    opaque: int,
-    flag: int,
-    remark: str | None,
-    ext_fields: dict[str, str] | None,
-) -> bytes:
+def _encode_binary(fields: _Fields) -> bytes:
+    code, language, version, opaque, flag, remark, ext_fields = fields
     remark_bytes = remark.encode() if remark else b""
     parts = [
         _BINARY_HEAD.pack(code, language, version, opaque, flag, len(remark_bytes)),

@@ -44,6 +44,13 @@ _HEADS = {
     HOSTS_V6: struct.Struct(">iIiii qq iq20s q20s iqi"),
 }
 assert [head.size for head in _HEADS.values()] == [88, 100, 100, 112]
+
+
+def head_bytes(sys_flag: int) -> int:
+    """The length of a record's head, up to and with the length of the body."""
+    return _HEADS[sys_flag & HOSTS_V6].size
+
+
 LAYOUTS = {
     (born_bytes, store_bytes): (bits, _HEADS[bits].pack, _HEADS[bits].size)
     for born_bytes, born_bit in ((host.PACKED_V4_BYTES, 0), (host.PACKED_V6_BYTES, BORN_HOST_V6))

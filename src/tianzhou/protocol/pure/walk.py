@@ -12,8 +12,7 @@ import struct
 from tianzhou.errors import RecordError
 from tianzhou.protocol import derived
 from tianzhou.protocol.pure.frames import Buffer
-from tianzhou.protocol.pure.record import MAGIC_V2, decode_record
-from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from tianzhou.protocol.pure.record import MAGIC_V2, decode_record, head_bytes
 
 Run = tuple[str, int, int, bytes]
 """Topic, queue id, the first queue offset, and queue entries of consecutive queue offsets."""
@@ -30,8 +29,6 @@ _INDEX_HEADER_BYTES = 40
 _SLOT = struct.Struct(">i")
 _ITEM = struct.Struct(">iqii")
 _INT32_MAX = 2**31 - 1
-_HEAD_BYTES = 88
-"""Of a record with IPv4 addresses, up to and with the length of the body."""
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
 
@@ -95,8 +92,7 @@ def text_places(
     view: memoryview, position: int, size_bytes: int, sys_flag: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Where topic and properties of a sound record begin and end."""
-    hosts_v6 = bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6)
-    body_at = position + _HEAD_BYTES + 12 * hosts_v6
+    body_at = position + head_bytes(sys_flag)
     at = body_at + int.from_bytes(view[body_at - 4 : body_at], "big")
     width = 2 if view[position + 7] == MAGIC_V2 & 0xFF else 1
     topic_end = at + width + int.from_bytes(view[at : at + width], "big")

@@ -235,9 +235,6 @@ class RealDisk:
     def remove_directory(self, path: Path) -> None:
         path.rmdir()
 
-    def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
-
     def sync_directory(self, path: Path) -> None:
         with _directory(path) as fd:
             os.fsync(fd)

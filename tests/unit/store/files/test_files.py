@@ -354,7 +354,7 @@ def test_the_real_disk_does_what_the_seam_says(tmp_path: Path) -> None:
     handle.close()
     assert disk.names(tmp_path / "a") == ["b", "x"]
     assert disk.names(tmp_path / "nowhere") == []
-    disk.rename(tmp_path / "a" / "x", tmp_path / "a" / "y")
+    (tmp_path / "a" / "x").rename(tmp_path / "a" / "y")
     disk.sync_directory(tmp_path / "a")
     assert disk.size_bytes(tmp_path / "a" / "y") == 12
     assert disk.modified_ms(tmp_path / "a" / "y") > 0
