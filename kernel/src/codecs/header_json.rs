@@ -267,7 +267,7 @@ impl<'a> Scanner<'a> {
 
     /// The rest of a string that does not end after its first plain part.
     fn escaped_string(&mut self, first: &[u8]) -> Option<Vec<u8>> {
-        // Room for the properties of most messages, the only field with many escapes.
+        // Space for the properties of most messages, the only field with many escapes.
         let mut text = Vec::with_capacity(first.len() + 128);
         text.extend_from_slice(first);
         loop {

@@ -56,3 +56,18 @@ pub fn topic_hash(topic: &[u8]) -> i32 {
 pub fn key_hash(topic_hash: i32, key: &[u8]) -> i32 {
     java_hash(topic_hash, key).checked_abs().unwrap_or(0)
 }
+
+/// A number in 16 hexadecimal digits.
+pub fn hex_of(number: i64) -> [u8; 16] {
+    let mut digits = [0; 16];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    digits
+}
+
+/// A hexadecimal digit of a value below 16.
+#[inline]
+pub fn digit(value: u8) -> u8 {
+    if value < 10 { b'0' + value } else { b'A' - 10 + value }
+}

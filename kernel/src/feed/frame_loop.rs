@@ -8,6 +8,7 @@ use super::log_files::LogFiles;
 use super::pull::{self, PULL_MESSAGE, PullHeader, is_pull};
 use super::send_header::{SEND_BATCH_MESSAGE, SendHeader, is_send};
 use super::send_messages::{parse_messages, put_record};
+use super::settings::Stored;
 use super::topics::Counts;
 use super::{Call, Commit, Feed, Scratch, broken};
 use crate::codecs::header::{ENCODING_BINARY, ENCODING_JSON, Head};
@@ -347,9 +348,8 @@ impl Feed {
         uncommitted.keys += keys.len();
         call.sends += 1;
         if head.flag & FLAG_ONEWAY == 0 {
-            settings
-                .put_response(&mut self.out, head, encoding, queue_id, queue_offset, log_offsets)
-                .ok_or(Broken)?;
+            let stored = Stored { opaque: head.opaque, queue_id, queue_offset, log_offsets };
+            settings.put_response(&mut self.out, encoding, &stored).ok_or(Broken)?;
         }
         Ok(Outcome::Handled)
     }

@@ -121,7 +121,7 @@ impl Feed {
 
     // -- topics -----------------------------------------------------------------------------------
 
-    /// Adds or changes a topic; the memory of its queues is kept.
+    /// Adds or changes a topic; the memory of its queues stays granted.
     #[pyo3(signature = (name, queue_count, read_count, multi_tag, /))]
     fn put_topic(&mut self, name: String, queue_count: usize, read_count: usize, multi_tag: bool) {
         if let Some(topic) = self.topic_mut(&name) {
@@ -151,21 +151,21 @@ impl Feed {
 
     /// (topic, queue id, messages, bytes, sends) stored since the last call.
     fn drain_stored(&mut self) -> Vec<(String, usize, u64, u64, u64)> {
-        let mut taken = Vec::new();
+        let mut drained = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
             for (queue_id, counts) in topic.counts.iter_mut().enumerate() {
                 if counts.calls > 0 {
                     let Counts { messages, size_bytes, calls, .. } = std::mem::take(counts);
-                    taken.push((topic.name.clone(), queue_id, messages, size_bytes, calls));
+                    drained.push((topic.name.clone(), queue_id, messages, size_bytes, calls));
                 }
             }
         }
-        taken
+        drained
     }
 
     /// What was delivered to groups since the last call; revoked groups are not counted.
     fn drain_delivered(&mut self) -> Vec<Delivered> {
-        let mut taken = Vec::new();
+        let mut drained = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
             for (group, grant) in &mut topic.grants {
                 for (queue_id, counts) in grant.counts.iter_mut().enumerate() {
@@ -175,12 +175,12 @@ impl Feed {
                         let group = String::from_utf8_lossy(group).into_owned();
                         let name = topic.name.clone();
                         let done = (messages, size_bytes, calls);
-                        taken.push((name, group, queue_id, done, next_offset));
+                        drained.push((name, group, queue_id, done, next_offset));
                     }
                 }
             }
         }
-        taken
+        drained
     }
 
     // -- pulls ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use super::log_files::{LogFiles, Piece, RecordAt};
 use super::send_header::{int32, once, put_common};
-use super::settings::{PYTHON, RESPONSE, Settings, put_headline, put_length, put_number, put_pair};
+use super::settings::{Settings, put_headline, put_length, put_number, put_pair};
 use super::topics::{Filter, Grant, QueueFile};
 use crate::codecs::header::{ENCODING_BINARY, Head};
 use crate::codecs::header_json::number;
@@ -211,7 +211,7 @@ pub fn respond(
     out.extend([0; 8]);
     let offsets = [at, file.low, high];
     if encoding == ENCODING_BINARY {
-        put_binary(out, head, settings.version, offsets)?;
+        put_binary(out, head, settings, offsets)?;
     } else {
         put_json(out, head, &settings.json_end, offsets);
     }
@@ -238,16 +238,14 @@ fn put_json(out: &mut Vec<u8>, head: &Head, end: &[u8], offsets: [i64; 3]) {
     out.extend_from_slice(end);
 }
 
-fn put_binary(out: &mut Vec<u8>, head: &Head, version: i16, offsets: [i64; 3]) -> Option<()> {
+fn put_binary(
+    out: &mut Vec<u8>,
+    head: &Head,
+    settings: &Settings,
+    offsets: [i64; 3],
+) -> Option<()> {
     let [next, low, high] = offsets;
-    out.extend([0, 0, PYTHON]);
-    out.extend(version.to_be_bytes());
-    out.extend(head.opaque.to_be_bytes());
-    out.extend(RESPONSE.to_be_bytes());
-    out.extend([0, 0, 0, 5]);
-    out.extend_from_slice(b"FOUND");
-    let length_at = out.len();
-    out.extend([0; 4]);
+    let length_at = settings.begin_binary(out, head.opaque, "FOUND")?;
     put_pair(out, "suggestWhichBrokerId", |out| out.push(b'0'))?;
     put_pair(out, "nextBeginOffset", |out| put_number(out, next))?;
     put_pair(out, "minOffset", |out| put_number(out, low))?;

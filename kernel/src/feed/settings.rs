@@ -4,11 +4,12 @@ use std::ops::Deref;
 
 use pyo3::prelude::*;
 
-use crate::codecs::header::{ENCODING_BINARY, Head};
+use crate::codecs::header::ENCODING_BINARY;
 use crate::codecs::header_json::put_string;
+use crate::codecs::text::hex_of;
 
-pub const PYTHON: u8 = 3;
-pub const RESPONSE: i32 = 1;
+const PYTHON: u8 = 3;
+const RESPONSE: i32 = 1;
 
 /// Switches and limits as Python gives them.
 #[derive(FromPyObject)]
@@ -63,6 +64,15 @@ impl Deref for Settings {
     }
 }
 
+/// What the response to a send says.
+pub struct Stored<'a> {
+    pub opaque: i32,
+    pub queue_id: i32,
+    pub queue_offset: i64,
+    /// Of each message.
+    pub log_offsets: &'a [i64],
+}
+
 impl Settings {
     pub fn new(mut given: Given) -> Self {
         let Given { region, trace_on, cluster, version, .. } = &given;
@@ -74,66 +84,49 @@ impl Settings {
     }
 
     /// Appends the response to a send, as `broker/handlers/send.py` writes it.
-    pub fn put_response(
-        &self,
-        out: &mut Vec<u8>,
-        head: &Head,
-        encoding: u8,
-        queue_id: i32,
-        queue_offset: i64,
-        log_offsets: &[i64],
-    ) -> Option<()> {
+    pub fn put_response(&self, out: &mut Vec<u8>, encoding: u8, stored: &Stored<'_>) -> Option<()> {
         let start = out.len();
         out.extend([0; 8]);
         if encoding == ENCODING_BINARY {
-            self.put_binary(out, head, queue_id, queue_offset, log_offsets)?;
+            self.put_binary(out, stored)?;
         } else {
-            self.put_json(out, head, queue_id, queue_offset, log_offsets)?;
+            self.put_json(out, stored);
         }
         put_headline(out, start, encoding, 0)
     }
 
-    fn put_json(
-        &self,
-        out: &mut Vec<u8>,
-        head: &Head,
-        queue_id: i32,
-        queue_offset: i64,
-        log_offsets: &[i64],
-    ) -> Option<()> {
+    fn put_json(&self, out: &mut Vec<u8>, stored: &Stored<'_>) {
         out.extend_from_slice(br#"{"code":0,"extFields":{"msgId":""#);
-        self.put_ids(out, log_offsets);
+        self.put_ids(out, stored.log_offsets);
         out.extend_from_slice(br#"","queueId":""#);
-        put_number(out, queue_id.into());
+        put_number(out, stored.queue_id.into());
         out.extend_from_slice(br#"","queueOffset":""#);
-        put_number(out, queue_offset);
+        put_number(out, stored.queue_offset);
         out.extend_from_slice(&self.json_middle);
-        put_number(out, head.opaque.into());
+        put_number(out, stored.opaque.into());
         out.extend_from_slice(&self.json_end);
-        Some(())
     }
 
-    fn put_binary(
-        &self,
-        out: &mut Vec<u8>,
-        head: &Head,
-        queue_id: i32,
-        queue_offset: i64,
-        log_offsets: &[i64],
-    ) -> Option<()> {
-        out.extend([0, 0, PYTHON]);
-        out.extend(self.version.to_be_bytes());
-        out.extend(head.opaque.to_be_bytes());
-        out.extend(RESPONSE.to_be_bytes());
-        out.extend([0; 4]);
-        let length_at = out.len();
-        out.extend([0; 4]);
-        put_pair(out, "msgId", |out| self.put_ids(out, log_offsets))?;
-        put_pair(out, "queueId", |out| put_number(out, queue_id.into()))?;
-        put_pair(out, "queueOffset", |out| put_number(out, queue_offset))?;
+    fn put_binary(&self, out: &mut Vec<u8>, stored: &Stored<'_>) -> Option<()> {
+        let length_at = self.begin_binary(out, stored.opaque, "")?;
+        put_pair(out, "msgId", |out| self.put_ids(out, stored.log_offsets))?;
+        put_pair(out, "queueId", |out| put_number(out, stored.queue_id.into()))?;
+        put_pair(out, "queueOffset", |out| put_number(out, stored.queue_offset))?;
         put_pair(out, "MSG_REGION", |out| out.extend_from_slice(self.region.as_bytes()))?;
         put_pair(out, "TRACE_ON", |out| out.extend_from_slice(truth(self.trace_on)))?;
         put_length(out, length_at)
+    }
+
+    /// Appends a binary header up to its ext fields; returns the position of their length.
+    pub fn begin_binary(&self, out: &mut Vec<u8>, opaque: i32, remark: &str) -> Option<usize> {
+        out.extend([0, 0, PYTHON]);
+        out.extend(self.version.to_be_bytes());
+        out.extend(opaque.to_be_bytes());
+        out.extend(RESPONSE.to_be_bytes());
+        out.extend(i32::try_from(remark.len()).ok()?.to_be_bytes());
+        out.extend_from_slice(remark.as_bytes());
+        out.extend([0; 4]);
+        out.len().checked_sub(4)
     }
 
     fn put_ids(&self, out: &mut Vec<u8>, log_offsets: &[i64]) {
@@ -142,7 +135,7 @@ impl Settings {
                 out.push(b',');
             }
             out.extend_from_slice(self.id_prefix.as_bytes());
-            put_hex(out, *log_offset);
+            out.extend_from_slice(&hex_of(*log_offset));
         }
     }
 
@@ -201,14 +194,6 @@ pub fn put_number(out: &mut Vec<u8>, number: i64) {
         out.push(b'-');
     }
     out.extend_from_slice(digits.get(20 - count..).unwrap_or_default());
-}
-
-/// Appends a number in 16 hexadecimal digits.
-fn put_hex(out: &mut Vec<u8>, number: i64) {
-    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
-    let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
-    let pairs = number.to_be_bytes().map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-    out.extend_from_slice(pairs.as_flattened());
 }
 
 /// Appends a key and a value of binary ext fields; `value` writes the value.

@@ -10,7 +10,8 @@ use std::iter::repeat_n;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::parse::{Host, Parsed, Row, Wanted, all_starts, body_bytes, hex_of};
+use super::parse::{Host, Parsed, Row, Wanted, all_starts, body_bytes};
+use crate::codecs::text::hex_of;
 use crate::view::View;
 
 const START_BYTES: usize = 8;

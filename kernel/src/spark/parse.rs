@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::codecs::record_layout::{
     HEAD_MAX, HEAD_WITHOUT_HOSTS, RecordHead, body_length_at, split_tail,
 };
-use crate::codecs::text::{find, is_utf8};
+use crate::codecs::text::{digit, find, is_utf8};
 use crate::view::View;
 
 const NAMES_MAX: usize = 64;
@@ -265,20 +265,6 @@ fn host_text(raw: &[u8]) -> Option<String> {
 
 fn hex(raw: &[u8]) -> Vec<u8> {
     raw.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
-/// The sixteen digits of a number.
-pub fn hex_of(number: i64) -> [u8; 16] {
-    let mut digits = [0; 16];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
-    digits
-}
-
-#[inline]
-fn digit(value: u8) -> u8 {
-    if value < 10 { b'0' + value } else { b'A' - 10 + value }
 }
 
 // -- positions ------------------------------------------------------------------------------------

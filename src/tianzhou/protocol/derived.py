@@ -1,4 +1,4 @@
-"""What a store derives from a log record: its queue entry and the keys it is filed under.
+"""What a store derives from a log record: its queue entry and the keys by which it is indexed.
 
 One rule for the writer, for recovery and for the compiled kernel, which has it once more. Nothing
 of this is kept anywhere else, so every queue and the whole index can be made again from the log.

@@ -5,7 +5,7 @@ contract, the pure-Python codecs are used. Both have the contract of `protocol/p
 run against both. A compiled function returns None when it declines: then the Python version is
 called, which may raise.
 
-The fast path (`Feed`) exists in the kernel only; without it every frame takes the handlers.
+The fast path (`Feed`) exists in the kernel only; without it the handlers serve every frame.
 """
 
 import os

@@ -2,9 +2,9 @@ r"""Message properties: their text form, their well-known names, and the hash of
 
     text := { name \x01 value \x02 }
 
-5.x ends every property with its separator, 4.9 leaves the last one away; readers take both. Reading
+5.x ends every property with its separator, 4.9 omits the last one; readers accept both. Reading
 is as tolerant as RocketMQ's: what has no \x01, an empty name or an empty value is skipped, a
-repeated name takes the last value. An empty value therefore does not survive the way.
+repeated name takes the last value. An empty value is therefore lost.
 """
 
 from collections.abc import Mapping
@@ -157,7 +157,7 @@ def encode(properties: Mapping[str, str], *, closed: bool = True) -> str:
     """
     parts = [f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()]
     text = PROPERTY_SEPARATOR.join(parts)
-    # A clean map gives one \x01 per property and one \x02 less; only a surplus is looked into.
+    # A clean map gives one \x01 per property and one \x02 less; only a surplus is examined.
     separator_count = text.count(NAME_VALUE_SEPARATOR) + text.count(PROPERTY_SEPARATOR)
     if separator_count > 2 * len(parts) - 1 and parts:
         _check_separators(properties)

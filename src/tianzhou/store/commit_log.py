@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.protocol import kernel
 from tianzhou.protocol.pure.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_MIN, RecordFields
-from tianzhou.protocol.pure.walk import has_lost_sector, text_places
+from tianzhou.protocol.pure.walk import has_lost_sector, text_ranges
 from tianzhou.protocol.records.record import BLANK_BYTES_MIN, encode_blank
 from tianzhou.store.files.disk import DiskFile
 from tianzhou.store.files.mapped_file import MappedFile
@@ -367,7 +367,7 @@ def walk(
             unused = not any(view[position : position + 8])
             raise WalkStopped(position, str(e), unused=unused) from e
         if fields[LOG_OFFSET] != first + position:
-            why = f"record at {position}: says it lies at {fields[LOG_OFFSET]} of the log"
+            why = f"record at {position}: its log offset field is {fields[LOG_OFFSET]}"
             raise WalkStopped(position, why, unused=False)
         if torn and _lost_text(view, position, fields):
             raise WalkStopped(
@@ -376,7 +376,9 @@ def walk(
         yield fields
         position += fields[SIZE]
         if position + BLANK_BYTES_MIN > size_bytes:
-            raise WalkStopped(position, f"record at {position}: no room for a filler", unused=False)
+            raise WalkStopped(
+                position, f"record at {position}: no space for a filler", unused=False
+            )
 
 
 def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
@@ -385,8 +387,8 @@ def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
     A lost sector reads as zeros. Lost sectors before the text are found by the lengths and the CRC.
     """
     # The lengths may be zero, and are right, or the record would not have its size.
-    places = text_places(view, position, fields[SIZE], fields[SYS_FLAG])
-    return any(has_lost_sector(view, at, end) for at, end in places)
+    ranges = text_ranges(view, position, fields[SIZE], fields[SYS_FLAG])
+    return any(has_lost_sector(view, at, end) for at, end in ranges)
 
 
 def _is_filler(view: memoryview, position: int) -> bool:

@@ -49,7 +49,7 @@ class StoreConfig:
         aliases=("mapedFileSizeConsumeQueue",),
     )  # fmt: skip
     enable_consume_queue_ext: bool = setting(
-        False, "keep tags code and store time of each message in files beside its queue as well"
+        False, "write tags code and store time of each message to files beside its queue, too"
     )
     mapped_file_size_consume_queue_ext: int = setting(
         48 * 1024**2, "bytes of such a file",
@@ -78,7 +78,9 @@ class StoreConfig:
         10_000, "ms after which the log is flushed however little waits"
     )
     flush_interval_consume_queue: int = setting(1000, "ms between flushes of the queues", minimum=1)
-    flush_consume_queue_least_pages: int = setting(2, "pages of a queue that such a flush takes")
+    flush_consume_queue_least_pages: int = setting(
+        2, "unflushed pages from which such a flush includes a queue"
+    )
     flush_consume_queue_thorough_interval: int = setting(
         60_000, "ms after which every queue and the index are flushed and the checkpoint is written"
     )
@@ -146,7 +148,7 @@ class StoreConfig:
         maximum=100_000,
     )
     access_message_in_memory_max_ratio: int = setting(
-        40, "percent of physical memory taken to hold the newest messages",
+        40, "percent of physical memory assumed to hold the newest messages",
         change=Change.LIVE, maximum=100,
     )  # fmt: skip
     max_msgs_num_batch: int = setting(
@@ -167,7 +169,7 @@ class StoreConfig:
 
     # -- retention -------------------------------------------------------------------------------
     file_reserved_time: int = setting(
-        72, "hours a log file is kept", change=Change.ADMIN, maximum=INT32_MAX
+        72, "hours until a log file expires", change=Change.ADMIN, maximum=INT32_MAX
     )
     delete_when: str = setting(
         "04", "hours of the day at which old files are deleted, separated by ;", change=Change.ADMIN
@@ -187,7 +189,7 @@ class StoreConfig:
         True, "allow the deletion of young files when the disk is nearly full", change=Change.ADMIN
     )
     clean_resource_interval: int = setting(
-        10_000, "ms between looks at the age of files and the space left", minimum=10
+        10_000, "ms between checks of the age of files and the free space", minimum=10
     )
 
     @property

@@ -161,7 +161,9 @@ def _replay_file(
             end += fields[commit_log.SIZE]
         if end + BLANK_BYTES_MIN > file.stop:
             position = end - file.first
-            raise WalkStopped(position, f"record at {position}: no room for a filler", unused=False)
+            raise WalkStopped(
+                position, f"record at {position}: no space for a filler", unused=False
+            )
         if end - released >= _BULK_BYTES:
             files.disk.release(view, released - file.first, end - file.first)
             released = end
@@ -309,7 +311,7 @@ def _resolve_suspects(files: StoreFiles, report: Report, plan: Plan) -> None:
 
 
 def _restore_next_offsets(files: StoreFiles, plan: Plan) -> None:
-    """Queues without messages in the log keep their next offset, which consumers rely on."""
+    """Restores the next offsets of queues without messages in the log; consumers rely on them."""
     for (topic, queue_id), next_offset in plan.removed_next_offsets.items():
         if next_offset and files.queues.get(topic, queue_id) is None:
             queue = files.queues.get_or_make(topic, queue_id)
@@ -323,7 +325,7 @@ def _cut_log(files: StoreFiles, report: Report, end: int, *, clean: bool) -> Non
     ]
     for file in useless:
         if file.has_data(0):
-            report.note(f"log file {file.path.name} lies beyond the end of the log and is removed")
+            report.note(f"log file {file.path.name} begins after the end of the log and is removed")
     files.segments.remove_from(max(end, first_log_offset(files) + 1))
     last = files.segments.files[-1] if files.segments.files else None
     if last is not None and last.first <= end < last.stop:

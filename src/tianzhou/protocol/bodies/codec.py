@@ -22,7 +22,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
 
     A default of [] or {} is made anew for each body.
 
-    No body refers to itself, so the garbage collector need not look at them: tables hold hundreds
+    No body refers to itself, so the garbage collector need not visit them: tables hold hundreds
     of thousands, and a full collection stops the event loop.
     """
 

@@ -1,7 +1,7 @@
 """Which messages a subscription wants: by tags or by an SQL92 expression over the properties.
 
 Both are compiled once per expression. Tags are decided from the queue entry alone, SQL92 from the
-raw properties of the record; the body is never looked at.
+raw properties of the record; the body is never read.
 """
 
 from tianzhou.protocol.filter.raw import find_property, property_finder, record_properties

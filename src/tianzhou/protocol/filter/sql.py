@@ -37,7 +37,7 @@ _SEARCHED_BYTES_MAX = 512
 
 
 def prepare() -> None:
-    """Load the parser, which takes too long to do when the first filter comes."""
+    """Load the parser, which takes too long to do with the first filter."""
     compile_sql("a = 1")
 
 

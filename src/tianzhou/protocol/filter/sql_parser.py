@@ -122,7 +122,7 @@ class ParsedSql(NamedTuple):
 
 
 def parse_sql(expression: str) -> ParsedSql:
-    """Read an expression. Raises FilterError, which names the place and what is wrong there."""
+    """Read an expression. Raises FilterError, which names the position and what is wrong there."""
     if len(expression) > SQL_CHARACTERS_MAX:
         raise FilterError(
             f"the SQL filter has {len(expression)} characters, "

@@ -1,4 +1,4 @@
-"""Headers of pop consumption (5.x): the broker keeps the offsets and the messages in flight."""
+"""Headers of pop consumption (5.x): the broker manages the offsets and the messages in flight."""
 
 from msgspec import field
 

@@ -123,7 +123,10 @@ def decode_header(frame: Buffer) -> Header:
     if encoding == ENCODING_JSON:
         return _decode_json(frame, body_start)
     if encoding == ENCODING_BINARY:
-        return _decode_binary(frame, body_start)
+        try:
+            return _decode_binary(frame, body_start)
+        except UnicodeDecodeError as e:
+            raise HeaderError(f"header text is not UTF-8: {e}") from e
     raise HeaderError(f"header encoding {encoding} is unknown (0 is JSON, 1 is ROCKETMQ)")
 
 
@@ -239,7 +242,7 @@ def _decode_binary(frame: Buffer, body_start: int) -> Header:
     # Four bytes stay reserved for the length of the ext fields that must follow the remark.
     if not 0 <= remark_length <= end - 4 - at:
         raise HeaderError(f"a remark of {remark_length} bytes does not fit its header")
-    remark = _text(header[at : at + remark_length]) if remark_length else None
+    remark = header[at : at + remark_length].decode() if remark_length else None
     at += remark_length
     (ext_length,) = _LENGTH.unpack_from(header, at)
     at += 4
@@ -253,36 +256,22 @@ def _decode_binary(frame: Buffer, body_start: int) -> Header:
 
 def _decode_pairs(header: bytes, at: int, stop: int) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    try:
-        while at < stop:
-            if stop - at < 2:
-                raise HeaderError("the ext fields end inside a key length")
-            (key_length,) = _read_key_length(header, at)
-            at += 2
-            if not 0 <= key_length <= stop - at - 4:
-                raise HeaderError(f"a key of {key_length} bytes does not fit the ext fields")
-            key = header[at : at + key_length].decode()
-            at += key_length
-            (value_length,) = _read_length(header, at)
-            at += 4
-            if not 0 <= value_length <= stop - at:
-                raise HeaderError(f"the value of {key!r}, {value_length} bytes, does not fit")
-            pairs[key] = header[at : at + value_length].decode()
-            at += value_length
-    except UnicodeDecodeError as e:
-        raise _not_text(e) from e
+    while at < stop:
+        if stop - at < 2:
+            raise HeaderError("the ext fields end inside a key length")
+        (key_length,) = _read_key_length(header, at)
+        at += 2
+        if not 0 <= key_length <= stop - at - 4:
+            raise HeaderError(f"a key of {key_length} bytes does not fit the ext fields")
+        key = header[at : at + key_length].decode()
+        at += key_length
+        (value_length,) = _read_length(header, at)
+        at += 4
+        if not 0 <= value_length <= stop - at:
+            raise HeaderError(f"the value of {key!r}, {value_length} bytes, does not fit")
+        pairs[key] = header[at : at + value_length].decode()
+        at += value_length
     return pairs
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as e:
-        raise _not_text(e) from e
-
-
-def _not_text(error: UnicodeDecodeError) -> HeaderError:
-    return HeaderError(f"header text is not UTF-8: {error}")
 
 
 def _encode_binary(fields: _Fields) -> bytes:

@@ -64,7 +64,7 @@ SIZE_MIN = 88 + 1 + 2
 
 
 def body_crc(body: Buffer) -> int:
-    """CRC-32 without its top bit, as records keep it."""
+    """CRC-32 without its top bit, as records store it."""
     return crc32(body) & 0x7FFFFFFF
 
 

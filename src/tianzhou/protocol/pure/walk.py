@@ -88,7 +88,7 @@ def walk_records(
     return position, count, store_time_ms, plain, b"".join(items)
 
 
-def text_places(
+def text_ranges(
     view: memoryview, position: int, size_bytes: int, sys_flag: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Where topic and properties of a sound record begin and end."""
@@ -113,7 +113,7 @@ def _is_sound_text(
     view: memoryview, position: int, size_bytes: int, sys_flag: int, torn: bool
 ) -> bool:
     try:
-        for at, end in text_places(view, position, size_bytes, sys_flag):
+        for at, end in text_ranges(view, position, size_bytes, sys_flag):
             str(view[at:end], "utf-8")
             if torn and has_lost_sector(view, at, end):
                 return False

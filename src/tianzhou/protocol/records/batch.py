@@ -5,7 +5,7 @@
             properties length:i16, properties in UTF-8 (`properties.py`)
 
 The size counts the whole item and must equal the sum of its parts. Magic and CRC are written as 0
-and not looked at, as in RocketMQ.
+and not checked, as in RocketMQ.
 """
 
 import struct

@@ -32,7 +32,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A handle, taken apart."""
+    """The fields of a handle."""
 
     start_offset: int
     pop_time_ms: int
@@ -62,7 +62,7 @@ class Receipt:
 
 
 def without_message(receipt: Receipt) -> Receipt:
-    """What is the same for all messages that one pop took from one queue."""
+    """The part that all messages of one pop from one queue share."""
     return replace(receipt, queue_offset=None, log_offset=None)
 
 

@@ -1,4 +1,4 @@
-"""The message record: how one message lies in the commit log, and how pull replies carry it.
+"""The message record: how one message is stored in the commit log, and how pull replies carry it.
 
 All numbers are big-endian and, except the magic, signed.
 

@@ -3,7 +3,7 @@
     0    store time of the last message whose log record is on the disk:i64
     8    store time of the last message whose queue entry is on the disk:i64
     16   store time of the last message in an index file that is full and on the disk:i64
-    24   (5.x) offset that the master has flushed:i64, confirmed log offset:i64; kept as found
+    24   (5.x) offset that the master has flushed:i64, confirmed log offset:i64; unchanged
     64   our own part: magic "TZ01", then log offset:i64, number of queues:i64, sum of their next
          offsets:i64, number of index items:i64, then CRC-32 of bytes 0-23 and of our part before it
 

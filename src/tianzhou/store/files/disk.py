@@ -61,7 +61,7 @@ class Disk(Protocol):
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> DiskFile: ...
 
     def lock(self, path: Path) -> DiskFile | None:
-        """Takes the lock that RocketMQ takes (the first byte of the file, made if it is missing).
+        """Acquires the lock that RocketMQ uses (the first byte of the file, made if it is missing).
 
         None if another program has it, or this one. Closing the file gives it back.
         """

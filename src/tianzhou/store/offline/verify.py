@@ -68,7 +68,7 @@ def verify(directory: StoreDirectory, progress: Progress) -> Verdict:
             before = this_pass
         directory = StoreDirectory(directory.root, directory.disk)
     raise FileNotFoundError(
-        2, "files vanish while they are looked at; try again", str(directory.root)
+        2, "files are removed while they are read; try again", str(directory.root)
     )
 
 
@@ -160,14 +160,14 @@ def _verify_queues(this_pass: _Pass) -> None:
         return  # they were deleted: all entries that there should be are there
     for where, count in gone:
         this_pass.found(
-            f"{where}: no file, and {count} messages in the log; a deleted topic looks so"
+            f"{where}: no file, but {count} messages in the log, as after the deletion of a topic"
         )
 
 
 def _verify_entries(
     this_pass: _Pass, topic: str, queue_id: int, wanted: dict[int, Position]
 ) -> tuple[int | None, int]:
-    """Takes what has an entry out of `wanted`; the log offset of the first, and where they end."""
+    """Removes what has an entry from `wanted`; returns the log offset of the first, and the end."""
     first_log_offset = min(this_pass.directory.found.sizes, default=0)
     where, first, end, late = f"queue {topic}/{queue_id}", None, 0, list[int]()
     for queue_offset, (log_offset, size_bytes, _) in this_pass.directory.entries(topic, queue_id):
