@@ -58,6 +58,7 @@ pub fn key_hash(topic_hash: i32, key: &[u8]) -> i32 {
 }
 
 /// A number in 16 hexadecimal digits.
+#[inline(always)]
 pub fn hex_of(number: i64) -> [u8; 16] {
     let mut digits = [0; 16];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
@@ -67,7 +68,8 @@ pub fn hex_of(number: i64) -> [u8; 16] {
 }
 
 /// A hexadecimal digit of a value below 16.
-#[inline]
+#[inline(always)]
 pub fn digit(value: u8) -> u8 {
-    if value < 10 { b'0' + value } else { b'A' - 10 + value }
+    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
+    DIGITS.get(usize::from(value)).copied().unwrap_or(b'0')
 }

@@ -118,6 +118,7 @@ impl Settings {
     }
 
     /// Appends a binary header up to its ext fields; returns the position of their length.
+    #[inline(always)]
     pub fn begin_binary(&self, out: &mut Vec<u8>, opaque: i32, remark: &str) -> Option<usize> {
         out.extend([0, 0, PYTHON]);
         out.extend(self.version.to_be_bytes());
