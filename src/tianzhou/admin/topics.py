@@ -156,7 +156,7 @@ class Topics(SettingsRequests[TopicConfig]):
         self, configs: list[TopicConfig]
     ) -> tuple[RequestCode, Header | None, object]:
         code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-        return code, CreateTopicListRequest(), CreateTopicListBody(topics=configs)
+        return code, None, CreateTopicListBody(topics=configs)
 
     async def delete(self, topic: str, brokers: Iterable[BrokerRef]) -> Gathered[None]:
         """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""
