@@ -17,7 +17,7 @@ from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 CLUSTER = "DefaultCluster"
 NAMES = ["broker-a", "broker-b"]

@@ -1,7 +1,7 @@
 """The body of a registration, read and written without pauses."""
 
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody, decode_steps, encode_steps
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 
 def decode(data: bytes, *, compressed: bool, broker_version: int) -> RegisterBrokerBody:

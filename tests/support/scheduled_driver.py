@@ -15,12 +15,12 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from tests.support.brokers import SMALL
-from tianzhou.broker.background import ticker
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.clock import wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
+from tianzhou.remoting import scheduler
 
 SPEED = 100
 _EPOCH_MS = 1_700_000_000_000
@@ -77,5 +77,5 @@ def main(
 ) -> None:
     """What the process does until it is killed, by itself or by its parent."""
     # Timers of the event loop do not run fast, so who waits has to look at the clock more often.
-    ticker._SLEEP_MS_MAX //= SPEED  # pyright: ignore[reportPrivateUsage] - no setting, as no broker needs one
+    scheduler._SLEEP_MS_MAX //= SPEED  # pyright: ignore[reportPrivateUsage] - no setting, as no broker needs one
     asyncio.run(serve(port, folder, step, count, teller, held_ms))

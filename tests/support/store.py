@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tianzhou.protocol.records.record import decode_record
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.files.disk import Disk
 from tianzhou.store.message_store import Appended, Draft, MessageStore

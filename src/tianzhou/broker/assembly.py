@@ -16,7 +16,6 @@ from tianzhou.broker.acl.message_topics import topic_at
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint
-from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.cluster.registration import Registrar
 from tianzhou.broker.config import BrokerConfig, inner_credentials
 from tianzhou.broker.handlers import heartbeat, pop, pull, queue_locks
@@ -47,6 +46,7 @@ from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.http import WebServer
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.scheduler import FairQueue
 from tianzhou.remoting.tls.contexts import Tls
 from tianzhou.store.message_store import MessageStore
 
@@ -180,7 +180,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     # A half cannot be delayed as well, so the redirect of halves comes first.
     writer.add_redirect(halves.redirect)
     writer.add_redirect(scheduled.redirect)
-    send_backs = FairQueue(scheduled.slices)
+    send_backs = FairQueue(scheduled.budget)
     stops.callback(send_backs.close)
 
     def on_settings(before: BrokerConfig, after: BrokerConfig) -> None:

@@ -13,11 +13,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from tianzhou.broker import advertised_address, disk_space_check
-from tianzhou.broker.acl.control import RELOAD_PERIOD_S
 from tianzhou.broker.assembly import Core, Features, access_control, assemble, serve_metrics
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.background.tasks import Tasks
 from tianzhou.broker.cluster import copy_metadata
 from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
 from tianzhou.broker.handlers.deps import WaitingPull
@@ -30,13 +28,14 @@ from tianzhou.broker.state import BrokerState
 from tianzhou.broker.statistics.counters import channel_activity
 from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
+from tianzhou.config.watched_files import POLL_S
 from tianzhou.protocol import kernel
 from tianzhou.protocol.filter.sql import prepare as prepare_sql
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tls.renewal import Renewal
-from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of
+from tianzhou.remoting.tasks import Tasks
+from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of, watched_certificates
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -196,12 +195,14 @@ class Broker:
         repeat(self._silence_period_s, features.close_silent)
         repeat(lambda: _HISTORY_S, self.state.update_history)
         if core.access is not None:
-            repeat(lambda: RELOAD_PERIOD_S, core.access.reload)
+            repeat(lambda: POLL_S, core.access.poll)
         if core.quotas is not None:
-            repeat(lambda: quota.LOOK_S, core.quotas.look)
+            repeat(lambda: POLL_S, core.quotas.poll)
         if tls_files := tls_files_of(config):
-            renewal = Renewal(tls_files, server.reload_tls, features.deps.client.reload_tls)
-            repeat(lambda: _CERTIFICATES_S, renewal.look)
+            watched = watched_certificates(
+                tls_files, server.reload_tls, features.deps.client.reload_tls
+            )
+            repeat(lambda: _CERTIFICATES_S, watched.poll)
 
     # -- running -----------------------------------------------------------------------------------
 

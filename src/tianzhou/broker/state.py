@@ -24,7 +24,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import StoreCorrupt
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
-from tianzhou.remoting.slices import Steps, one_step
+from tianzhou.remoting.scheduler import Steps, one_step
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
 """Settings of a running program: an update replaces the whole configuration atomically."""
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -22,8 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple, Generic[C]):
-    """A checked change that is not active yet: the next configuration, and the given pairs."""
+    """A checked change: the configuration before and after it, and the given pairs."""
 
+    before: C
     loaded: Loaded[C]
     pairs: dict[str, str]
     keys: list[str]
@@ -63,6 +65,8 @@ class LiveSettings(Generic[C]):
         self._loaded = loaded
         self.config = loaded.config
         """The active configuration; a plain attribute because every request reads it."""
+        self.lock = asyncio.Lock()
+        """Held while a change is prepared, saved and activated."""
 
     def as_properties(self) -> str:
         return render_properties(self._loaded)
@@ -81,7 +85,7 @@ class LiveSettings(Generic[C]):
         """
         changes = [Given(found.key, found.value, by) for found in properties]
         checked = update(self._loaded, changes, black_list=black_list, has_accounts=has_accounts)
-        return Update(*checked, [change.key for change in changes])
+        return Update(self.config, *checked, [change.key for change in changes])
 
     def activate(self, prepared: Update[C]) -> None:
         self._loaded = prepared.loaded

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
+from tianzhou.config.watched_files import WatchedFiles
 from tianzhou.config.yaml_files import check_names, parse_yaml, read_text
 from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol import acl
@@ -25,7 +26,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Matches, parse_host, parse_pattern
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,6 @@ OF_BROKERS = frozenset(
 _SIZE_MAX = 4 * 1024 * 1024
 _KEY_MIN_CHARACTERS = 7
 _NAME_SHOWN = 80
-State = tuple[int, int, int] | None
-"""Time of change, size and number of the file; None if it is not there."""
 
 
 class _Account(msgspec.Struct, frozen=True, rename="camel"):
@@ -126,26 +125,24 @@ class Access:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the file cannot be used."""
         self._path = path
-        self._state = _state_of(path)
-        self._rules = read_rules(path)
+        watched = WatchedFiles(
+            lambda: [path], self._reload, "access: the last good rules stay in force"
+        )
+        self.poll = watched.poll
+        """Loads a changed file; an invalid one leaves the rules as they are."""
         self._lines = LogRateLimit()
         self.refused_count = 0
         """Requests that were refused."""
-        log.info("access: %s", _summary(self._rules))
+        log.info("%s", self._reload())
 
-    def look(self) -> None:
-        """Take a changed file; one that cannot be used leaves the rules as they are."""
-        state = _state_of(self._path)
-        if state == self._state:
-            return
-        self._state = state
-        try:
-            self._rules = read_rules(self._path)
-        except ConfigError as e:
-            text = "access: the last good rules stay in force: %s"
-            log.error(text, e)  # noqa: TRY400 - the text says it all
-        else:
-            log.info("access: %s", _summary(self._rules))
+    def _reload(self) -> str:
+        self._rules = read_rules(self._path)
+        admin_count = sum(account.is_admin for account in self._rules.accounts.values())
+        return (
+            f"access: {len(self._rules.addresses)} addresses and "
+            f"{len(self._rules.accounts) - admin_count} accounts of brokers, "
+            f"{admin_count} administrators"
+        )
 
     def check(self, peer: str, request: Command) -> Steps[None]:
         """The signature of a long request takes a slice. Raises RequestError NO_PERMISSION."""
@@ -184,22 +181,6 @@ class Access:
         if is_of_broker or account.is_admin:
             return None
         return f"{_code_name(request.code)} needs {needed}, and the account is none"
-
-
-def _summary(rules: AccessRules) -> str:
-    admin_count = sum(account.is_admin for account in rules.accounts.values())
-    return (
-        f"{len(rules.addresses)} addresses and {len(rules.accounts) - admin_count} accounts of "
-        f"brokers, {admin_count} administrators"
-    )
-
-
-def _state_of(path: Path) -> State:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _code_name(code: int) -> str:

@@ -1,18 +1,30 @@
-"""From request code to handler: every code that RocketMQ's nameserver answers, in one table."""
+"""The request table: a handler for every code that RocketMQ's nameserver answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from tianzhou.errors import RequestError
-from tianzhou.namesrv import config_requests, handlers
-from tianzhou.namesrv.handlers import Parts
+from tianzhou.limits import SETTINGS_BODY_BYTES_MAX
+from tianzhou.namesrv import handlers
+from tianzhou.namesrv.handlers import Handler, NamesrvDeps, Replied
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import Longer
 
-Answer = Command | Awaitable[Command]
+_UNIT, _UNIT_SUB = 1, 2
+"""Bits of the system flag of a topic."""
 
-HANDLERS: Final[Mapping[int, Callable[[Parts, Connection, Command], Answer]]] = {
+LONGER: Longer = {
+    # A registration lists all topics of a broker, so it may be as long as a frame, if it is JSON as
+    # brokers write it (`protocol/bodies/codec`).
+    RequestCode.REGISTER_BROKER: None,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: SETTINGS_BODY_BYTES_MAX,
+    RequestCode.UPDATE_NAMESRV_CONFIG: SETTINGS_BODY_BYTES_MAX,
+}
+"""How long a body may be, where that is longer than usual."""
+
+HANDLERS: Final[Mapping[int, Handler]] = {
     # -- routes and brokers -----------------------------------------------------------------------
     RequestCode.GET_ROUTEINFO_BY_TOPIC: handlers.get_route,
     RequestCode.REGISTER_BROKER: handlers.register_broker,
@@ -27,9 +39,11 @@ HANDLERS: Final[Mapping[int, Callable[[Parts, Connection, Command], Answer]]] = 
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: handlers.get_all_topics,
     RequestCode.GET_TOPICS_BY_CLUSTER: handlers.get_topics_by_cluster,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: handlers.get_system_topics,
-    RequestCode.GET_UNIT_TOPIC_LIST: handlers.get_unit_topics,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: handlers.get_unit_sub_topics,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: handlers.get_unit_sub_ununit_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: handlers.unit_topics(_UNIT, _UNIT),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: handlers.unit_topics(_UNIT_SUB, _UNIT_SUB),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: handlers.unit_topics(
+        _UNIT | _UNIT_SUB, _UNIT_SUB
+    ),
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: handlers.register_topic,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: handlers.delete_topic,
     # -- configuration ----------------------------------------------------------------------------
@@ -37,17 +51,17 @@ HANDLERS: Final[Mapping[int, Callable[[Parts, Connection, Command], Answer]]] = 
     RequestCode.GET_KV_CONFIG: handlers.get_kv,
     RequestCode.DELETE_KV_CONFIG: handlers.delete_kv,
     RequestCode.GET_KVLIST_BY_NAMESPACE: handlers.get_kv_list,
-    RequestCode.UPDATE_NAMESRV_CONFIG: config_requests.update_config,
-    RequestCode.GET_NAMESRV_CONFIG: config_requests.get_config,
+    RequestCode.UPDATE_NAMESRV_CONFIG: handlers.update_config,
+    RequestCode.GET_NAMESRV_CONFIG: handlers.get_config,
 }
 
 
-def answer(parts: Parts, connection: Connection, request: Command) -> Answer:
-    """The answer to a request. Raises RequestError for what has none."""
+def answer(deps: NamesrvDeps, connection: Connection, request: Command) -> Replied:
+    """The response to a request. Raises RequestError, also for an unknown code."""
     handler = HANDLERS.get(request.code)
     if handler is None:
         raise RequestError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f" request type {request.code} not supported",
         )
-    return handler(parts, connection, request)
+    return handler(deps, connection, request)

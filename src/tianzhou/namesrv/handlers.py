@@ -1,18 +1,15 @@
-"""What the nameserver answers, one function per request code.
+"""The handlers of the nameserver, one function per request code.
 
-A handler reads its typed header, asks the registry or the KV configuration, and returns the answer.
-What cannot be answered raises `RequestError` with RocketMQ's own code and remark. Handlers answer
-at once, without a task, except the few that write a file.
+A handler decodes its header, asks the registry or the KV configuration, and returns the response.
+It raises `RequestError` with RocketMQ's own code and remark. Handlers answer at once, without a
+task, except the few that write a file, and long work, which runs in slices.
 """
 
-import asyncio
 import hashlib
 import logging
 import zlib
-from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -27,7 +24,7 @@ from tianzhou.namesrv.registrations import (
     MinIdNotice,
     Registered,
 )
-from tianzhou.namesrv.registry import FLAG_UNIT, FLAG_UNIT_SUB, Registry, same_version
+from tianzhou.namesrv.registry import Registry, same_version
 from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.namesrv.zones import only_zone
 from tianzhou.protocol import bodies, headers
@@ -44,29 +41,26 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import namesrv as wire
 from tianzhou.protocol.headers.topics import TopicRequest
 from tianzhou.protocol.version import V3_0_11, V4_9_4
-from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.log_rate_limit import LogRateLimit
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import InOrder, Steps, sliced
+from tianzhou.remoting.settings_requests import change_settings, fixed_keys
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Replied = Command | Awaitable[Command]
 
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
+_FIXED_KEYS = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+"""Settings that no request may change, whatever configBlackList says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What handlers work with; `tell` sends a notice to brokers."""
+class NamesrvDeps:
+    """Dependencies of the handlers."""
 
     settings: LiveSettings[NamesrvConfig]
-    settings_lock: asyncio.Lock
-    """Held while a change of settings is being saved."""
-    fixed_keys: frozenset[str]
-    """Keys that no request may change."""
     has_accounts: bool
     """Whether requests that change something are checked for an administrator (accessFile)."""
     warnings: LogRateLimit
@@ -78,9 +72,24 @@ class Parts:
     ready_ms: int
     """From then on route queries are answered (needWaitForService). Computed at the start, so that
     no change of settings takes routes away again."""
-    tell: Callable[[MinIdNotice], None]
-    changing: "dict[None, Future[Any]]" = field(default_factory=lambda: dict[None, "Future[Any]"]())
-    """The last change of the registry, if it takes more than a slice."""
+    notify: Callable[[MinIdNotice], None]
+    """Notifies brokers that the lowest id of their group has changed."""
+    changes: InOrder = field(default_factory=InOrder)
+    """Runs the changes of the registry one after the other: each may take more than a slice."""
+
+
+Handler = Callable[[NamesrvDeps, Connection, Command], Replied]
+
+
+def changes_registry(
+    handle: Callable[[NamesrvDeps, Connection, Command], Steps[Command]],
+) -> Handler:
+    """A handler that runs after all earlier changes of the registry."""
+
+    def start(deps: NamesrvDeps, connection: Connection, request: Command) -> Replied:
+        return deps.changes.answer(handle(deps, connection, request))
+
+    return start
 
 
 def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
@@ -91,20 +100,20 @@ def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
 # -- routes ---------------------------------------------------------------------------------------
 
 
-def is_in_service(parts: Parts) -> bool:
+def is_in_service(deps: NamesrvDeps) -> bool:
     """Whether brokers have had the time to register that they shall have before clients ask."""
-    return parts.clock() >= parts.ready_ms
+    return deps.clock() >= deps.ready_ms
 
 
-def get_route(parts: Parts, _: Connection, request: Command) -> Command:
+def get_route(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.GetRouteInfoRequest, request.fields)
-    if not is_in_service(parts):
+    if not is_in_service(deps):
         raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
     if header.zone_mode and header.zone_name and not header.zone_name.isspace():
-        answer = _route_in_zone(parts, header.topic, header.zone_name)
+        answer = _route_in_zone(deps, header.topic, header.zone_name)
     else:
         standard = request.version >= V4_9_4 or header.accept_standard_json_only is True
-        answer = parts.routes.answer(header.topic, standard=standard)
+        answer = deps.routes.answer(header.topic, standard=standard)
     if answer is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -113,33 +122,25 @@ def get_route(parts: Parts, _: Connection, request: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, body=answer)
 
 
-def _route_in_zone(parts: Parts, topic: str, zone_name: str) -> bytes | None:
-    route = parts.routes.route(topic)
+def _route_in_zone(deps: NamesrvDeps, topic: str, zone_name: str) -> bytes | None:
+    route = deps.routes.route(topic)
     # RocketMQ writes filtered routes in the old dialect for every client.
     return None if route is None else bodies.encode(only_zone(route, zone_name))
 
 
-def get_cluster_info(parts: Parts, _: Connection, __: Command) -> Command:
-    info = ClusterInfo(brokers=parts.registry.brokers(), clusters=parts.registry.clusters())
+def get_cluster_info(deps: NamesrvDeps, _: Connection, __: Command) -> Command:
+    info = ClusterInfo(brokers=deps.registry.brokers(), clusters=deps.registry.clusters())
     return success(bodies.encode(info))
 
 
 # -- brokers --------------------------------------------------------------------------------------
 
 
-def register_broker(parts: Parts, connection: Connection, request: Command) -> Replied:
-    return change_registry(parts, _register_broker(parts, connection, request))
-
-
-def change_registry(parts: Parts, steps: Steps[T]) -> "T | Future[T]":
-    """All changes come one after the other: each may take more than a slice."""
-    return slices.in_order(parts.changing, None, steps)
-
-
-def _register_broker(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+@changes_registry
+def register_broker(deps: NamesrvDeps, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.RegisterBrokerRequest, request.fields)
     if header.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != header.body_crc32:
-        _warn(parts, f"broker {connection.peer}: registration with a wrong checksum")
+        _warn(deps, f"broker {connection.peer}: registration with a wrong checksum")
         raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     identity = BrokerIdentity(
         cluster=header.cluster_name,
@@ -151,13 +152,13 @@ def _register_broker(parts: Parts, connection: Connection, request: Command) -> 
         acting_master=header.enable_acting_master,
         timeout_ms=header.heartbeat_timeout_millis,
     )
-    registered = yield from _register(parts, identity, header.compressed, connection, request)
+    registered = yield from _register(deps, identity, header.compressed, connection, request)
     if registered is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if registered.notice is not None:
-        parts.tell(registered.notice)
+        deps.notify(registered.notice)
     return success(
-        _order_config_for_broker(parts),
+        _order_config_for_broker(deps),
         wire.RegisterBrokerResponse(
             ha_server_addr=registered.ha_addr, master_addr=registered.master_addr
         ),
@@ -165,28 +166,28 @@ def _register_broker(parts: Parts, connection: Connection, request: Command) -> 
 
 
 def _register(
-    parts: Parts,
+    deps: NamesrvDeps,
     identity: BrokerIdentity,
     compressed: bool,
     connection: Connection,
     request: Command,
 ) -> Steps[Registered | None]:
-    exact = parts.settings.config.delete_topic_with_broker_registration
-    now_ms = parts.clock()
+    exact = deps.settings.config.delete_topic_with_broker_registration
+    now_ms = deps.clock()
     digest = hashlib.blake2b(request.body, digest_size=16).digest()
     yield
     if not exact:
-        renewed = parts.registry.renew(identity, digest, connection, now_ms)
+        renewed = deps.registry.renew(identity, digest, connection, now_ms)
         if renewed is not None:
             return renewed
     said = yield from _broker_topics(request, compressed)
     if connection.closed:
         # It would stay until it has been silent for too long.
         return None
-    registered = yield from parts.registry.register(
+    registered = yield from deps.registry.register(
         identity, said, digest, connection, now_ms, delete_missing=exact
     )
-    _log_registration(parts, identity, said, registered, connection.peer)
+    _log_registration(deps, identity, said, registered, connection.peer)
     return registered
 
 
@@ -209,13 +210,13 @@ def _broker_topics(request: Command, compressed: bool) -> Steps[BrokerTopics]:
     )
 
 
-def _warn(parts: Parts, text: str) -> None:
-    if (ending := parts.warnings.ending()) is not None:
+def _warn(deps: NamesrvDeps, text: str) -> None:
+    if (ending := deps.warnings.ending()) is not None:
         log.warning("%s%s", text, ending)
 
 
 def _log_registration(
-    parts: Parts,
+    deps: NamesrvDeps,
     identity: BrokerIdentity,
     said: BrokerTopics,
     registered: Registered | None,
@@ -223,14 +224,14 @@ def _log_registration(
 ) -> None:
     who = f"broker {identity.name} {identity.broker_id} at {identity.addr}"
     if registered is None:
-        _warn(parts, f"{who}: refused, its first registration lists one topic only")
+        _warn(deps, f"{who}: refused, its first registration lists one topic only")
         return
     if registered.ignored:
-        _warn(parts, f"{who}: ignored, a newer broker has its id; registered from {peer}")
+        _warn(deps, f"{who}: ignored, a newer broker has its id; registered from {peer}")
         return
     if registered.displaced is not None:
         _warn(
-            parts,
+            deps,
             f"{who}: takes the place of {registered.displaced}, which has the same name and id and "
             f"is still registered; registered from {peer}. Give one of them another brokerName; if "
             f"it is no broker of yours, list yours in accessFile",
@@ -241,79 +242,72 @@ def _log_registration(
         log.debug("%s: topics changed, %d listed", who, len(said.topics))
 
 
-def _order_config_for_broker(parts: Parts) -> bytes:
-    if not parts.settings.config.return_order_topic_config_to_broker:
+def _order_config_for_broker(deps: NamesrvDeps) -> bytes:
+    if not deps.settings.config.return_order_topic_config_to_broker:
         return b""
-    pairs = parts.kv.namespace(ORDER_TOPIC_NAMESPACE)
+    pairs = deps.kv.namespace(ORDER_TOPIC_NAMESPACE)
     return b"" if pairs is None else _encode_pairs(pairs)
 
 
-def unregister_broker(parts: Parts, connection: Connection, request: Command) -> Replied:
-    return change_registry(parts, _unregister_broker(parts, connection, request))
-
-
-def _unregister_broker(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+@changes_registry
+def unregister_broker(
+    deps: NamesrvDeps, connection: Connection, request: Command
+) -> Steps[Command]:
     header = headers.decode(wire.BrokerRequest, request.fields)
-    told = yield from parts.registry.unregister(header.broker_name, header.broker_addr)
-    tell_dropped(parts, told, f"unregistered by {connection.peer}")
+    dropped = yield from deps.registry.unregister(header.broker_name, header.broker_addr)
+    report_dropped(deps, dropped, f"unregistered by {connection.peer}")
     return success()
 
 
-def tell_dropped(parts: Parts, dropped: list[Dropped], why: str) -> None:
-    """Log brokers that are gone, and tell the rest of their groups if their lowest id changed."""
+def report_dropped(deps: NamesrvDeps, dropped: list[Dropped], why: str) -> None:
+    """Log dropped brokers, and notify the rest of their groups if the lowest id changed."""
     for each in dropped:
         log.info(
             "broker %s %d at %s: gone, %s",
             each.broker.name, each.broker.broker_id, each.broker.addr, why,
         )  # fmt: skip
         if each.notice is not None:
-            parts.tell(each.notice)
+            deps.notify(each.notice)
 
 
-def broker_heartbeat(parts: Parts, _: Connection, request: Command) -> Command:
+def broker_heartbeat(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.BrokerHeartbeatRequest, request.fields)
-    parts.registry.heartbeat(header.cluster_name, header.broker_addr, parts.clock())
+    deps.registry.heartbeat(header.cluster_name, header.broker_addr, deps.clock())
     return success()
 
 
-def query_data_version(parts: Parts, _: Connection, request: Command) -> Command:
+def query_data_version(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.BrokerRequest, request.fields)
     theirs = bodies.decode_request(DataVersion, request.body)
-    parts.registry.heartbeat(header.cluster_name, header.broker_addr, parts.clock())
-    ours = parts.registry.version_of(header.cluster_name, header.broker_addr)
+    deps.registry.heartbeat(header.cluster_name, header.broker_addr, deps.clock())
+    ours = deps.registry.version_of(header.cluster_name, header.broker_addr)
     changed = ours is None or not same_version(ours, theirs)
     body = b"" if ours is None else bodies.encode(ours)
     return success(body, wire.QueryDataVersionResponse(changed=changed))
 
 
-def get_broker_member_group(parts: Parts, _: Connection, request: Command) -> Command:
+def get_broker_member_group(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.GetBrokerMemberGroupRequest, request.fields)
     group = BrokerMemberGroup(
         cluster=header.cluster_name,
         broker_name=header.broker_name,
-        addresses=parts.registry.members(header.broker_name),
+        addresses=deps.registry.members(header.broker_name),
     )
     return success(bodies.encode(GetBrokerMemberGroupBody(broker_member_group=group)))
 
 
-def wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Replied:
-    return change_registry(parts, _wipe_write_perm(parts, connection, request))
-
-
-def _wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+@changes_registry
+def wipe_write_perm(deps: NamesrvDeps, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.BrokerNameRequest, request.fields)
-    count = yield from parts.registry.wipe_write_perm(header.broker_name)
+    count = yield from deps.registry.wipe_write_perm(header.broker_name)
     log.info("broker %s: %d topics read-only, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.WipeWritePermResponse(wipe_topic_count=count))
 
 
-def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Replied:
-    return change_registry(parts, _add_write_perm(parts, connection, request))
-
-
-def _add_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+@changes_registry
+def add_write_perm(deps: NamesrvDeps, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.BrokerNameRequest, request.fields)
-    count = yield from parts.registry.add_write_perm(header.broker_name)
+    count = yield from deps.registry.add_write_perm(header.broker_name)
     log.info("broker %s: %d topics writable, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.AddWritePermResponse(add_topic_count=count))
 
@@ -321,27 +315,21 @@ def _add_write_perm(parts: Parts, connection: Connection, request: Command) -> S
 # -- topics ---------------------------------------------------------------------------------------
 
 
-def register_topic(parts: Parts, _: Connection, request: Command) -> Replied:
-    return change_registry(parts, _register_topic(parts, request))
-
-
-def _register_topic(parts: Parts, request: Command) -> Steps[Command]:
+@changes_registry
+def register_topic(deps: NamesrvDeps, _: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(TopicRequest, request.fields)
     route = yield from bodies.decode_request_steps(TopicRouteData, request.body)
-    unknown = parts.registry.register_topic(header.topic, route.queues)
+    unknown = deps.registry.register_topic(header.topic, route.queues)
     if unknown is not None:
         log.warning("topic %s: not registered, broker %s is unknown", header.topic, unknown)
     return success()
 
 
-def delete_topic(parts: Parts, connection: Connection, request: Command) -> Replied:
-    return change_registry(parts, _delete_topic(parts, connection, request))
-
-
-def _delete_topic(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+@changes_registry
+def delete_topic(deps: NamesrvDeps, connection: Connection, request: Command) -> Steps[Command]:
     yield
     header = headers.decode(wire.DeleteTopicFromNamesrvRequest, request.fields)
-    parts.registry.delete_topic(header.topic, header.cluster_name)
+    deps.registry.delete_topic(header.topic, header.cluster_name)
     where = header.cluster_name or "all clusters"
     log.info("topic %s: deleted in %s, by %s", header.topic, where, connection.peer)
     return success()
@@ -362,79 +350,88 @@ def _topic_list(
     return success((yield from bodies.encode_steps(body)))
 
 
-def get_all_topics(parts: Parts, _: Connection, __: Command) -> Replied:
-    enabled = parts.settings.config.enable_all_topic_list
-    return _topic_list(parts.registry.topic_names(), enabled=enabled)
+def get_all_topics(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
+    enabled = deps.settings.config.enable_all_topic_list
+    return _topic_list(deps.registry.topic_names(), enabled=enabled)
 
 
-def get_topics_by_cluster(parts: Parts, _: Connection, request: Command) -> Replied:
+def get_topics_by_cluster(deps: NamesrvDeps, _: Connection, request: Command) -> Replied:
     header = headers.decode(wire.GetTopicsByClusterRequest, request.fields)
-    topics = parts.registry.topics_of_cluster(header.cluster)
-    return _topic_list(topics, enabled=parts.settings.config.enable_topic_list)
+    topics = deps.registry.topics_of_cluster(header.cluster)
+    return _topic_list(topics, enabled=deps.settings.config.enable_topic_list)
 
 
-def get_system_topics(parts: Parts, _: Connection, __: Command) -> Replied:
+def get_system_topics(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
     """Names that topics of every cluster have: those of clusters and of brokers."""
     names: dict[str, None] = {}
-    for cluster, broker_names in parts.registry.clusters().items():
+    for cluster, broker_names in deps.registry.clusters().items():
         names |= dict.fromkeys([cluster, *broker_names])
-    addresses = [data.addresses or {} for data in parts.registry.brokers().values()]
+    addresses = [data.addresses or {} for data in deps.registry.brokers().values()]
     broker_addr = next((addr for each in addresses for addr in each.values()), None)
     return _topic_list(list(names), enabled=True, broker_addr=broker_addr)
 
 
-def get_unit_topics(parts: Parts, _: Connection, __: Command) -> Replied:
-    return _unit_topics(parts, lambda flag: flag & FLAG_UNIT != 0)
+def unit_topics(mask: int, wanted: int) -> Handler:
+    """A handler that lists the topics whose system flag has these bits of a mask."""
+
+    def get(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
+        enabled = deps.settings.config.enable_topic_list
+        return _topic_list(deps.registry.unit_topics(mask, wanted), enabled=enabled)
+
+    return get
 
 
-def get_unit_sub_topics(parts: Parts, _: Connection, __: Command) -> Replied:
-    return _unit_topics(parts, lambda flag: flag & FLAG_UNIT_SUB != 0)
+# -- settings --------------------------------------------------------------------------------------
 
 
-def get_unit_sub_ununit_topics(parts: Parts, _: Connection, __: Command) -> Replied:
-    return _unit_topics(parts, lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
+def get_config(deps: NamesrvDeps, _: Connection, __: Command) -> Command:
+    return success(deps.settings.as_properties().encode())
 
 
-def _unit_topics(parts: Parts, wanted: Callable[[int], bool]) -> Replied:
-    enabled = parts.settings.config.enable_topic_list
-    return _topic_list(parts.registry.unit_topics(wanted), enabled=enabled)
+async def update_config(deps: NamesrvDeps, connection: Connection, request: Command) -> Command:
+    config = deps.settings.config
+    await change_settings(
+        deps.settings, connection, request, config.config_store_path,
+        fixed=fixed_keys(config.config_black_list, *_FIXED_KEYS), has_accounts=deps.has_accounts,
+    )  # fmt: skip
+    # Encoded routes may show the settings of before.
+    deps.routes.clear()
+    return success()
 
 
 # -- KV configuration -----------------------------------------------------------------------------
 
 
-async def put_kv(parts: Parts, connection: Connection, request: Command) -> Command:
+async def put_kv(deps: NamesrvDeps, connection: Connection, request: Command) -> Command:
     header = headers.decode(wire.PutKVConfigRequest, request.fields)
-    await _saved(parts.kv.put(header.namespace, header.key, header.value))
-    _kv_changed(parts, header.namespace, header.key)
-    log.info("KV %s %s: set by %s", header.namespace, header.key, connection.peer)
-    return success()
+    saved = deps.kv.put(header.namespace, header.key, header.value)
+    return await _kv_changed(deps, header.namespace, header.key, saved, f"set by {connection.peer}")
 
 
-async def delete_kv(parts: Parts, connection: Connection, request: Command) -> Command:
+async def delete_kv(deps: NamesrvDeps, connection: Connection, request: Command) -> Command:
     header = headers.decode(wire.KVConfigRequest, request.fields)
-    await _saved(parts.kv.delete(header.namespace, header.key))
-    _kv_changed(parts, header.namespace, header.key)
-    log.info("KV %s %s: deleted by %s", header.namespace, header.key, connection.peer)
-    return success()
+    saved = deps.kv.delete(header.namespace, header.key)
+    done = f"deleted by {connection.peer}"
+    return await _kv_changed(deps, header.namespace, header.key, saved, done)
 
 
-async def _saved(work: Awaitable[None]) -> None:
+async def _kv_changed(
+    deps: NamesrvDeps, namespace: str, key: str, saved: Awaitable[None], done: str
+) -> Command:
     try:
-        await work
+        await saved
     except StoreError as e:
         log.error("%s", e)  # noqa: TRY400 - the text says it all
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-
-
-def _kv_changed(parts: Parts, namespace: str, key: str) -> None:
     if namespace == ORDER_TOPIC_NAMESPACE:
-        parts.routes.forget((key,))
+        deps.routes.forget((key,))
+    log.info("KV %s %s: %s", namespace, key, done)
+    return success()
 
 
-def get_kv(parts: Parts, _: Connection, request: Command) -> Command:
+def get_kv(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.KVConfigRequest, request.fields)
-    value = parts.kv.get(header.namespace, header.key)
+    value = deps.kv.get(header.namespace, header.key)
     if value is None:
         raise RequestError(
             ResponseCode.QUERY_NOT_FOUND,
@@ -443,9 +440,9 @@ def get_kv(parts: Parts, _: Connection, request: Command) -> Command:
     return success(header=wire.GetKVConfigResponse(value=value))
 
 
-def get_kv_list(parts: Parts, _: Connection, request: Command) -> Command:
+def get_kv_list(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.GetKVListRequest, request.fields)
-    pairs = parts.kv.namespace(header.namespace)
+    pairs = deps.kv.namespace(header.namespace)
     if pairs is None:
         raise RequestError(
             ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"

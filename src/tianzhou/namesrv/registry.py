@@ -42,9 +42,6 @@ from tianzhou.protocol.bodies.topics import DataVersion
 MEMBER_SYNC_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics of this prefix show the brokers of a group as they are, never an acting master."""
 
-FLAG_UNIT = 1
-FLAG_UNIT_SUB = 2
-
 _SPARE_QUEUES_MAX = 64
 _MAPPINGS_KEPT = 64
 _FORGOTTEN_TOGETHER = 500
@@ -647,15 +644,15 @@ class Registry:
                     seen.add(name)
                     yield name
 
-    def unit_topics(self, wanted: Callable[[int], bool]) -> Iterator[str | None]:
-        """Topics whose system flag, as the first of their groups has it, is wanted.
+    def unit_topics(self, mask: int, wanted: int) -> Iterator[str | None]:
+        """Topics whose system flag, as the first of their groups has it, has these bits of a mask.
 
-        None stands for one that is not, so that the caller may pause there, too.
+        None stands for another topic, so that the caller may pause there, too.
         """
         for topic in list(self._topics.values()):
             # One that was deleted since has no groups any more.
             flag = topic.groups[0].queues[topic.name].topic_sys_flag if topic.groups else 0
-            yield topic.name if topic.groups and wanted(flag) else None
+            yield topic.name if topic.groups and flag & mask == wanted else None
 
     def clusters(self) -> dict[str, list[str]]:
         """The names of the brokers of each cluster."""

@@ -1,13 +1,11 @@
-"""The nameserver as a program: its parts, and the order in which they start and stop.
+"""The nameserver: what it consists of, and the order in which that starts and stops.
 
-Start: the KV file, the port, the regular scan. Stop, in reverse: no more scans, no more
-connections, answers under way leave, notices end. Nothing is written at the end: what must survive
-was on disk before it was answered.
+Start: the KV file, the port, periodic work. Stop, in reverse: no more periodic work, no more
+connections, requests in flight are answered, notices end. Nothing is written at the end: what must
+survive was on disk before it was answered.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +14,13 @@ import msgspec
 
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.config.live import LiveSettings
+from tianzhou.config.watched_files import POLL_S
 from tianzhou.errors import RemotingError, RequestError
 from tianzhou.limits import FILTER_SERVERS_MAX
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv import dispatch
-from tianzhou.namesrv.body_limits import LONGER
 from tianzhou.namesrv.config import NamesrvConfig
-from tianzhou.namesrv.config_requests import fixed_keys
-from tianzhou.namesrv.handlers import Parts, change_registry, is_in_service, tell_dropped
+from tianzhou.namesrv.handlers import NamesrvDeps, is_in_service, report_dropped
 from tianzhou.namesrv.kv_config import KVConfig
 from tianzhou.namesrv.min_broker_id_notices import Notices
 from tianzhou.namesrv.registrations import MinIdNotice
@@ -38,11 +35,10 @@ from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
+from tianzhou.remoting.scheduler import Response, Steps, handle_in_order
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.sliced_requests import Response, handle_in_order
-from tianzhou.remoting.slices import Steps
-from tianzhou.remoting.tls.renewal import Renewal
-from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of
+from tianzhou.remoting.tasks import Tasks
+from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of, watched_certificates
 
 if TYPE_CHECKING:
     from tianzhou.namesrv.access import Access
@@ -51,8 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUOTA_LOOK_S = ACCESS_LOOK_S = 0.25
-"""How often these files are looked at, so that a change counts within half a second."""
 _KEEPS_ALIVE = (
     RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.UNREGISTER_BROKER
 )  # fmt: skip
@@ -80,10 +74,8 @@ class NameServer:
         self._notices = Notices(client_tls_of(config))
         self._access = _open_access(config.access_file)
         wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
-        self._parts = Parts(
+        self._deps = NamesrvDeps(
             settings=settings,
-            settings_lock=asyncio.Lock(),
-            fixed_keys=fixed_keys(config),
             has_accounts=self._access is not None,
             warnings=LogRateLimit(),
             registry=self._registry,
@@ -91,7 +83,7 @@ class NameServer:
             kv=KVConfig(config.kv_config_path, self._check_kv),
             clock=clock,
             ready_ms=clock() + wait_ms,
-            tell=self._tell,
+            notify=self._notify,
         )
         self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         self._quotas = self._open_quotas(config.quota_file)
@@ -101,10 +93,10 @@ class NameServer:
             tls=tls_of(config),
             on_closed=self._closed,
         )
-        self._certificates = Renewal(
+        self._certificates = watched_certificates(
             tls_files_of(config), self._server.reload_tls, self._notices.reload_tls
         )
-        self._background: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         self._web: WebServer | None = None
         self.web_port = 0
         """Of /health and /metrics, if they are served."""
@@ -113,15 +105,14 @@ class NameServer:
         """Listen; returns the address. Raises RemotingError if it cannot be had."""
         config = self._settings.config
         address = await self._server.listen(config.bind_address, config.listen_port)
-        self._background = [asyncio.create_task(self._scan_regularly())]
+        repeat = self._tasks.repeat
+        repeat(self._scan_period_s, self._drop_silent_brokers)
+        repeat(self._scan_period_s, self._certificates.poll)
         if config.health_enable:
             await self._serve_pages(config)
-        if self._quotas is not None:
-            look = self._look_at(self._quotas.look, QUOTA_LOOK_S)
-            self._background.append(asyncio.create_task(look))
-        if self._access is not None:
-            look = self._look_at(self._access.look, ACCESS_LOOK_S)
-            self._background.append(asyncio.create_task(look))
+        for file in (self._quotas, self._access):
+            if file is not None:
+                repeat(lambda: POLL_S, file.poll)
         return address
 
     async def _serve_pages(self, config: NamesrvConfig) -> None:
@@ -145,7 +136,7 @@ class NameServer:
         log.info("serving /health and /metrics on port %d", self.web_port)
 
     def _health(self) -> Page:
-        if is_in_service(self._parts):
+        if is_in_service(self._deps):
             return Page(b"ok\n")
         text = b"clients wait until brokers have registered (needWaitForService)\n"
         return Page(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
@@ -154,20 +145,18 @@ class NameServer:
         """Answer what is under way, then close; safe after a failed `start`."""
         if self._web is not None:
             await self._web.close()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._tasks.cancel()
         await self._server.close(self._settings.config.shutdown_wait_time_seconds)
         await self._notices.close()
 
-    # -- what the parts call ----------------------------------------------------------------------
+    # -- callbacks ----------------------------------------------------------------------
 
     def _handle(self, connection: Connection, request: Command) -> Answer:
-        check_body(request, LONGER)
+        check_body(request, dispatch.LONGER)
         if self._quotas is not None:
             self._quotas.check_client(connection.peer, request)
         if self._access is None:
-            return dispatch.answer(self._parts, connection, request)
+            return dispatch.answer(self._deps, connection, request)
         return handle_in_order(
             connection, self._check_and_handle(self._access, connection, request)
         )
@@ -176,24 +165,24 @@ class NameServer:
         self, access: "Access", connection: Connection, request: Command
     ) -> Steps[Response]:
         yield from access.check(connection.peer, request)
-        return dispatch.answer(self._parts, connection, request)
+        return dispatch.answer(self._deps, connection, request)
 
     def _closed(self, connection: Connection) -> None:
-        change_registry(self._parts, self._forget_closed(connection))
+        self._deps.changes.answer(self._drop_closed(connection))
 
-    def _forget_closed(self, connection: Connection) -> Steps[None]:
+    def _drop_closed(self, connection: Connection) -> Steps[None]:
         dropped = yield from self._registry.close(connection)
-        tell_dropped(self._parts, dropped, "its connection has ended")
+        report_dropped(self._deps, dropped, "its connection has ended")
 
     def _route(self, topic: str) -> TopicRouteData | None:
         config = self._settings.config
         route = self._registry.route(topic, acting_master=config.support_acting_master)
         if route is None or not config.order_message_enable:
             return route
-        order = self._parts.kv.get(ORDER_TOPIC_NAMESPACE, topic)
+        order = self._deps.kv.get(ORDER_TOPIC_NAMESPACE, topic)
         return msgspec.structs.replace(route, order_conf=order)
 
-    def _tell(self, notice: MinIdNotice) -> None:
+    def _notify(self, notice: MinIdNotice) -> None:
         if self._settings.config.notify_min_broker_id_changed:
             self._notices.send(notice)
 
@@ -233,23 +222,15 @@ class NameServer:
         if self._quotas is not None:
             self._server.adopt(self._quotas.limits_by(self._limits))
 
-    async def _look_at(self, look: Callable[[], None], period_s: float) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            look()
-
-    async def _scan_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.config.scan_not_active_broker_interval_ms / 1000)
-            self._drop_silent_brokers()
-            self._certificates.look()
+    def _scan_period_s(self) -> float:
+        return self._settings.config.scan_not_active_broker_interval_ms / 1000
 
     def _drop_silent_brokers(self) -> None:
-        change_registry(self._parts, self._forget_silent())
+        self._deps.changes.answer(self._drop_silent())
 
-    def _forget_silent(self) -> Steps[None]:
+    def _drop_silent(self) -> Steps[None]:
         timeout_ms = self._settings.config.broker_channel_expired_time_ms
-        for dropped in (yield from self._registry.expire(self._parts.clock(), timeout_ms)):
-            tell_dropped(self._parts, [dropped], f"silent for {dropped.silent_ms} ms")
+        for dropped in (yield from self._registry.expire(self._deps.clock(), timeout_ms)):
+            report_dropped(self._deps, [dropped], f"silent for {dropped.silent_ms} ms")
             if isinstance(dropped.connection, Connection):
                 dropped.connection.close("its broker has been silent for too long")

@@ -1,13 +1,13 @@
 """Accepts sockets of a server, distinguishes TLS from plain text, and makes connections of them.
 
-    accepted -> (too many: its first request is answered SYSTEM_BUSY, see `turnaway`)
+    accepted -> (above a limit: its first request is answered SYSTEM_BUSY, see `over_limit.py`)
              -> TLS off: a connection at once
-             -> else unclassified until the first byte can be peeked at:
+             -> else unclassified until its first byte arrives:
                     0x16: handshake, then a connection
                     else: a connection (permissive) or closed (enforcing)
 
-A peer that says nothing costs a socket and a timer, and keeps nobody else out: when too many of
-them wait, the one that has waited longest is closed.
+A peer that sends nothing costs a socket and a timer, and does not block others: when there are too
+many, the oldest is closed.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
 
 from tianzhou.descriptors import descriptor_limit, reserved_descriptors
 from tianzhou.remoting.address import format_address
@@ -28,15 +27,13 @@ from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, TlsMode
 
 log = logging.getLogger(__name__)
 
-# Sockets accepted in one loop iteration; more have to wait for those already connected.
-_ACCEPTS_PER_TURN = 64
+_ACCEPTS_PER_ITERATION = 64
+"""Further sockets wait until open connections are served."""
 _TLS_FIRST_BYTE = b"\x16"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_S = 0.5
-_TOLD_SHARE = 4
-"""So large a part of the reserve of descriptors may be held by those that are turned away."""
-
-_T = TypeVar("_T")
+_OVER_LIMIT_SHARE = 4
+"""Connections above the limit may hold one in so many of the reserved descriptors."""
 
 
 class Acceptor:
@@ -58,16 +55,15 @@ class Acceptor:
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._unclassified: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
         self._opening: set[asyncio.Task[None]] = set()
-        # By address: sockets that have not said a byte yet, and connections being made.
-        self._silent: dict[str, set[socket.socket]] = {}
-        self._coming: dict[str, set[Connection]] = {}
-        # Refused sockets, with the reason until it is sent.
-        self._turned: dict[socket.socket, str] = {}
-        self._telling: set[OverLimitConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._arriving: dict[str, set[socket.socket | Connection]] = {}
+        """By address: sockets without a first byte, and connections that are being opened."""
+        self._over_limit: dict[socket.socket, str] = {}
+        """Sockets above a limit, with the remark for their first request."""
+        self._refusing: set[OverLimitConnection] = set()
+        self._refusals: set[asyncio.Task[None]] = set()
 
     def listen(self, listening: socket.socket) -> None:
-        """Begin to accept on a socket, which is the acceptor's from now on."""
+        """Accept on a listening socket, which the acceptor closes in the end."""
         self._listening.append(listening)
         self._shared.loop.add_reader(listening.fileno(), self._accept, listening)
 
@@ -82,17 +78,17 @@ class Acceptor:
         for sock in tuple(self._unclassified):
             self._forget(sock)
             self._drop(sock)
-        for task in (tasks := self._opening | self._tasks):
+        for task in (tasks := self._opening | self._refusals):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for telling in tuple(self._telling):
-            telling.cut()
+        for refusing in tuple(self._refusing):
+            refusing.cut()
 
     # -- accepting ---------------------------------------------------------------------------------
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_ITERATION):
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -107,10 +103,10 @@ class Acceptor:
             self._admit(sock, format_address(address[0], address[1]))
 
     def _count_of(self, host: str) -> int:
-        """How many connections an address has, those on their way included."""
+        """How many connections an address has, arriving ones included."""
         established = self._shared.connections
-        coming = sum(each not in established for each in self._coming.get(host, ()))
-        return self._shared.hosts[host] + len(self._silent.get(host, ())) + coming
+        arriving_count = sum(each not in established for each in self._arriving.get(host, ()))
+        return self._shared.hosts[host] + arriving_count
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Stop accepting for a moment: the loop would spin, as the socket stays readable."""
@@ -130,9 +126,9 @@ class Acceptor:
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         limits = self._shared.limits
-        if not self._may_stay(sock, peer) and (
-            len(self._turned) + len(self._telling)
-            > min(limits.over_limit, reserved_descriptors() // _TOLD_SHARE)
+        if not self._is_within_limits(sock, peer) and (
+            len(self._over_limit) + len(self._refusing)
+            > min(limits.over_limit, reserved_descriptors() // _OVER_LIMIT_SHARE)
         ):
             self._drop(sock)
             return
@@ -148,30 +144,25 @@ class Acceptor:
         else:
             self._wait_for_first_byte(sock, peer)
 
-    def _may_stay(self, sock: socket.socket, peer: str) -> bool:
-        """Whether there is room for a connection; if not, it is noted to be turned away."""
-        limits, host = self._shared.limits, peer.rpartition(":")[0]
-        on_the_way = len(self._unclassified) + len(self._opening) - len(self._turned)
-        count = len(self._shared.connections) + on_the_way
+    def _is_within_limits(self, sock: socket.socket, peer: str) -> bool:
+        limits, host = self._shared.limits, _host(peer)
+        arriving_count = len(self._unclassified) + len(self._opening) - len(self._over_limit)
+        count = len(self._shared.connections) + arriving_count
+        # A new descriptor is always the lowest that is free.
+        left = descriptor_limit() - sock.fileno() - 1
         if count >= limits.connections:
-            kind, told = "limit", f"{count} connections are open, the limit"
-            text = f"connection {peer}: refused, {count} are open, the limit"
+            kind, remark = "limit", f"{count} connections are open, the limit"
         elif (count := self._count_of(host)) >= limits.connections_per_address:
-            kind, told = f"limit of {host}", f"{host} has {count} connections, the limit"
-            text = f"connection {peer}: refused, its address has {count}, the limit"
-        elif (left := self._descriptors_left(sock)) < (kept := reserved_descriptors()):
+            kind, remark = f"limit of {host}", f"{host} has {count} connections, the limit"
+        elif left < (kept := reserved_descriptors()):
             kind = "descriptors"
-            told = f"{left} file descriptors are left, {kept} are kept for files"
-            text = f"connection {peer}: refused, {told}; raise the limit of open files (ulimit -n)"
+            remark = f"{left} file descriptors are left, {kept} are kept for files"
         else:
             return True
-        self._note_refusal(kind, text)
-        self._turned[sock] = told
+        advice = "; raise the limit of open files (ulimit -n)" if kind == "descriptors" else ""
+        self._note_refusal(kind, f"connection {peer}: refused, {remark}{advice}")
+        self._over_limit[sock] = remark
         return False
-
-    def _descriptors_left(self, sock: socket.socket) -> int:
-        """How many descriptors are free at most: a new one is always the lowest that is."""
-        return descriptor_limit() - sock.fileno() - 1
 
     def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
         self._note_refusal(kind, text)
@@ -182,23 +173,22 @@ class Acceptor:
         self._shared.log_failure(f"refused: {kind}", text)
 
     def _drop(self, sock: socket.socket) -> None:
-        self._turned.pop(sock, None)
+        self._over_limit.pop(sock, None)
         sock.close()
 
-    # -- telling TLS from plain --------------------------------------------------------------------
+    # -- TLS or plain text -------------------------------------------------------------------------
 
     def _wait_for_first_byte(self, sock: socket.socket, peer: str) -> None:
         limits = self._shared.limits
         if len(self._unclassified) >= limits.unclassified:
             self._give_up(next(iter(self._unclassified)), "too many others wait")
-        loop = self._shared.loop
-        host = peer.rpartition(":")[0]
+        loop, host = self._shared.loop, _host(peer)
         timer = loop.call_later(
             limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
         )
         self._unclassified[sock] = (timer, host)
-        if sock not in self._turned:
-            self._silent.setdefault(host, set()).add(sock)
+        if sock not in self._over_limit:
+            self._arriving.setdefault(host, set()).add(sock)
         loop.add_reader(sock.fileno(), self._peek, sock, peer)
 
     def _give_up(self, sock: socket.socket, why: str) -> None:
@@ -208,7 +198,7 @@ class Acceptor:
     def _forget(self, sock: socket.socket) -> None:
         timer, host = self._unclassified.pop(sock)
         timer.cancel()
-        _take_out(self._silent, host, sock)
+        self._arrived(host, sock)
         self._shared.loop.remove_reader(sock.fileno())
 
     def _peek(self, sock: socket.socket, peer: str) -> None:
@@ -227,97 +217,75 @@ class Acceptor:
         elif self._mode is TlsMode.PERMISSIVE:
             self._open(sock, peer, None)
         else:
-            host = peer.rpartition(":")[0]
             text = f"connection {peer}: refused, it does not speak TLS, which is enforced here"
-            self._refuse(sock, f"plain {host}", text)
+            self._refuse(sock, f"plain {_host(peer)}", text)
 
     # -- opening -----------------------------------------------------------------------------------
 
     def _open(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
-        if sock in self._turned:
-            self._turn_away(sock, peer, context)
+        remark = self._over_limit.pop(sock, None)
+        if remark is not None:
+            wait_s = self._shared.limits.over_limit_ms / 1000
+            refusing = OverLimitConnection(remark, wait_s, self._refusing.discard)
+            self._refusing.add(refusing)
+            self._run(self._refusals, self._connect(refusing, sock, peer, context), sock)
             return
-        connection, host = self._make_connection(), peer.rpartition(":")[0]
-        self._coming.setdefault(host, set()).add(connection)
-        task = self._shared.loop.create_task(self._connect(connection, sock, peer, context))
-        self._opening.add(task)
+        connection, host = self._make_connection(), _host(peer)
+        self._arriving.setdefault(host, set()).add(connection)
+        task = self._run(self._opening, self._connect(connection, sock, peer, context), sock)
+        task.add_done_callback(lambda _: self._arrived(host, connection))
 
-        def opened(ended: asyncio.Task[None]) -> None:
-            _take_out(self._coming, host, connection)
-            self._opened(ended, sock)
+    def _run(
+        self,
+        tasks: set[asyncio.Task[None]],
+        work: Coroutine[None, None, None],
+        sock: socket.socket,
+    ) -> asyncio.Task[None]:
+        task = self._shared.loop.create_task(work)
+        tasks.add(task)
 
-        task.add_done_callback(opened)
-
-    def _opened(self, task: asyncio.Task[None], sock: socket.socket) -> None:
-        self._opening.discard(task)
-        if task.cancelled():
-            # Perhaps before it began, and then nothing else closes the socket.
-            sock.close()
-
-    def _turn_away(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
-        wait_s = self._shared.limits.over_limit_ms / 1000
-        telling = OverLimitConnection(self._turned.pop(sock), wait_s, self._telling.discard)
-        self._telling.add(telling)
-        task = self._shared.loop.create_task(self._notify(telling, sock, peer, context))
-        self._tasks.add(task)
-
-        def told(ended: asyncio.Task[None]) -> None:
-            self._tasks.discard(ended)
-            if ended.cancelled():
+        def ended(_: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if task.cancelled():
+                # Perhaps before it began, and then nothing else closes the socket.
                 sock.close()
 
-        task.add_done_callback(told)
-
-    async def _notify(
-        self,
-        telling: OverLimitConnection,
-        sock: socket.socket,
-        peer: str,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        try:
-            await self._make_transport(telling, sock, context)
-        except OSError as error:  # ssl.SSLError is one
-            log.debug("connection %s: SYSTEM_BUSY could not be sent: %s", peer, error)
-            self._telling.discard(telling)
-            sock.close()
-        except BaseException:
-            self._telling.discard(telling)
-            raise
-
-    async def _make_transport(
-        self, protocol: asyncio.BaseProtocol, sock: socket.socket, context: ssl.SSLContext | None
-    ) -> None:
-        handshake_s = self._shared.limits.handshake_ms / 1000 if context else None
-        await self._shared.loop.connect_accepted_socket(
-            lambda: protocol,
-            sock,
-            ssl=context,
-            ssl_handshake_timeout=handshake_s,
-            ssl_shutdown_timeout=TLS_GOODBYE_S if context else None,
-        )
+        task.add_done_callback(ended)
+        return task
 
     async def _connect(
         self,
-        connection: Connection,
+        protocol: Connection | OverLimitConnection,
         sock: socket.socket,
         peer: str,
         context: ssl.SSLContext | None,
     ) -> None:
         try:
-            await self._make_transport(connection, sock, context)
-        except OSError as error:  # ssl.SSLError is one
-            host = peer.rpartition(":")[0]
+            await self._shared.loop.connect_accepted_socket(
+                lambda: protocol,
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=self._shared.limits.handshake_ms / 1000 if context else None,
+                ssl_shutdown_timeout=TLS_GOODBYE_S if context else None,
+            )
+        except BaseException as error:
+            protocol.connection_lost(None)
+            if not isinstance(error, OSError):  # ssl.SSLError is one
+                raise
             what = "the TLS handshake failed" if context else "it could not be opened"
-            self._refuse(sock, f"opening {host}", f"connection {peer}: {what}: {error}")
-        except BaseException:
-            connection.connection_lost(None)
-            raise
+            text = f"connection {peer}: {what}: {error}"
+            if isinstance(protocol, Connection):
+                self._refuse(sock, f"opening {_host(peer)}", text)
+            else:  # counted as refused already
+                log.debug(text)
+                sock.close()
 
-
-def _take_out(by_host: dict[str, set[_T]], host: str, one: _T) -> None:
-    rest = by_host.get(host)
-    if rest is not None:
+    def _arrived(self, host: str, one: socket.socket | Connection) -> None:
+        rest = self._arriving.get(host, set())
         rest.discard(one)
         if not rest:
-            del by_host[host]
+            self._arriving.pop(host, None)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]

@@ -20,7 +20,7 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
     """The sending side of a connection."""
 
     __slots__ = (
-        "_gathering", "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
+        "_holds_back", "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
         "_transport", "_writing_paused", "_written_bytes", "closed", "counted_bytes", "deferred_by",
         "secure",
     )  # fmt: skip
@@ -40,7 +40,7 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = self._written_bytes = 0
         self._in_turn = False  # a flush will follow at the end of this loop iteration
-        self._gathering = False  # the feed will call `let_go` soon
+        self._holds_back = False  # `send_held` will be called
         self._writing_paused = False
 
     @abstractmethod
@@ -97,12 +97,12 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         self.deferred_by = None
         if self.closed or not frames:
             return
-        if self._in_turn and not self._gathering:
+        if self._in_turn and not self._holds_back:
             self._put(frames)
             return
         if self._outgoing:
             self._put(frames)
-            self._flush()  # senders do not wait for what is gathered
+            self._flush()  # senders do not wait for what is held back
             return
         size_bytes = len(frames)
         self._written_bytes += size_bytes
@@ -110,13 +110,13 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         if size_bytes >= _COUNTED_BYTES or self._writing_paused:
             self._check_unsent()
 
-    def gather(self) -> None:
-        """Let frames wait for `let_go`, or for answers to sends that leave before."""
-        self._gathering = True
+    def hold_responses(self) -> None:
+        """Hold frames back until `send_held`, or until responses to sends leave before."""
+        self._holds_back = True
 
-    def let_go(self) -> None:
-        """Send what was gathered."""
-        self._gathering = False
+    def send_held(self) -> None:
+        """Send what was held back."""
+        self._holds_back = False
         self._end_turn()
 
     def _put(self, frame: bytes) -> None:
@@ -124,14 +124,14 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         self._outgoing_bytes += len(frame)
         if self._outgoing_bytes >= _JOIN_BYTES:
             self._flush()
-        elif not (self._in_turn or self._gathering):
+        elif not (self._in_turn or self._holds_back):
             self._in_turn = True
             self._shared.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Send what was put in this loop iteration, unless more is gathered."""
+        """Send what was put in this loop iteration, unless it is held back."""
         self._in_turn = False
-        if self._outgoing and not self._gathering:
+        if self._outgoing and not self._holds_back:
             self._flush()
 
     def _flush(self) -> None:

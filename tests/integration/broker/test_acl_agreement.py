@@ -13,7 +13,7 @@ from tianzhou.broker.acl.needs import OPEN_CODES, needs_of
 from tianzhou.errors import ProtocolError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 _UNREADABLE_BODY = b"[1]"
 

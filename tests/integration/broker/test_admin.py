@@ -26,7 +26,7 @@ from tianzhou.protocol.bodies.stats import ConsumeStats, TopicStatsTable
 from tianzhou.protocol.bodies.topics import KVTable, TopicConfig, TopicConfigTable, TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 
 def topic_fields(topic: str, reads: int, writes: int, perm: int = 6) -> dict[str, str]:

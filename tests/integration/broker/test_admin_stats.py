@@ -29,7 +29,7 @@ from tianzhou.protocol.bodies.stats import (
 )
 from tianzhou.protocol.bodies.topics import CreateTopicListBody, KVTable, TopicConfig, TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 INT64_MAX = 2**63 - 1
 

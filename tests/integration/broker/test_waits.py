@@ -561,8 +561,8 @@ async def test_more_retries_than_may_wait_are_told_to_come_again(
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.handlers.send_back._WAITING_MAX", 0)
     # Each turn lets one through, and whoever comes in the same turn would have to wait.
-    monkeypatch.setattr("tianzhou.broker.background.yielding.SLICE_S", -1.0)
-    monkeypatch.setattr("tianzhou.broker.background.yielding.SHARED_SLICE_S", -1.0)
+    monkeypatch.setattr("tianzhou.remoting.scheduler.SLICE_S", -1.0)
+    monkeypatch.setattr("tianzhou.remoting.scheduler.SHARED_SLICE_S", -1.0)
     async with running(tmp_path) as it:
         await it.group()
         await it.peer.send("t", b"x")
@@ -579,7 +579,7 @@ async def test_more_retries_than_may_wait_are_told_to_come_again(
 async def test_a_broker_that_stops_answers_retries_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tianzhou.broker.background.yielding.SLICE_S", -1.0)
+    monkeypatch.setattr("tianzhou.remoting.scheduler.SLICE_S", -1.0)
     async with running(tmp_path, shutdownWaitTimeSeconds=30) as it:
         await it.group()
         await it.peer.send("t", b"x")

@@ -201,7 +201,7 @@ async def test_connections_above_the_limit_are_closed_and_told_once(
         assert await asyncio.gather(*(refused() for _ in range(3))) == [b""] * 3
         assert server.counts.refused_connections == 3
         (record,) = caplog.records
-        assert "refused, 2 are open, the limit" in record.getMessage()
+        assert "refused, 2 connections are open, the limit" in record.getMessage()
         await clients[0].close()
         await eventually(lambda: len(server.connections) == 1, lambda: server.connections)
         third = Client()

@@ -31,7 +31,7 @@ from tianzhou.protocol.bodies.subscription import SubscriptionData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.client import Client
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 
 def is_refused(answer: Command, setting: str, limit: int) -> bool:

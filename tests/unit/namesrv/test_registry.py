@@ -13,7 +13,7 @@ from tianzhou.namesrv.registrations import (
 from tianzhou.namesrv.registry import MEMBER_SYNC_TOPIC_PREFIX, Registry
 from tianzhou.protocol.bodies.route import QueueData, TopicQueueMappingInfo, TopicRouteData
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 SYSTEM = ("TBW102", "SELF_TEST_TOPIC")
 """Every broker has some topics of its own; a registration of one topic is something else."""
@@ -568,8 +568,8 @@ def test_lists_of_topics(world: World) -> None:
 
 def test_topics_by_system_flag(world: World) -> None:
     world.register(topics=["unit"], sys_flag=1, alone=False)
-    assert "unit" in world.registry.unit_topics(lambda flag: flag == 1)
-    assert not any(world.registry.unit_topics(lambda flag: flag == 2))
+    assert "unit" in world.registry.unit_topics(3, 1)
+    assert not any(world.registry.unit_topics(3, 2))
 
 
 def test_clusters_and_brokers(world: World) -> None:

@@ -441,11 +441,11 @@ async def test_gathered_answers_leave_together() -> None:
     connection, transport, arrive = made(putting_off(kept))
     arrive(frames(3))
     for take_up in kept:
-        connection.gather()
+        connection.hold_responses()
         take_up(lambda: Command(code=0))
         await asyncio.sleep(0)
     assert not transport.writes
-    connection.let_go()
+    connection.send_held()
     assert len(transport.writes) == 1
     assert opaques(transport.written) == [0, 1, 2]
     connection.connection_lost(None)
@@ -462,14 +462,14 @@ async def test_gathered_answers_leave_with_those_to_sends() -> None:
 
     connection, transport, arrive = made(handle)
     arrive(frames(1))
-    connection.gather()
+    connection.hold_responses()
     kept[0](lambda: Command(code=0))
     arrive(frames(1, first=1))
     await asyncio.sleep(0)
     assert not transport.writes, "what is asked beside waits, too"
     connection.pay(frames(1, first=2))
     assert opaques(transport.written) == [0, 1, 2]
-    connection.let_go()
+    connection.send_held()
     assert len(transport.writes) == 1
     connection.pay(frames(1, first=3))
     assert opaques(transport.written) == [0, 1, 2, 3]

@@ -26,9 +26,6 @@ from tianzhou.remoting.quota.addresses import parse_pattern
 _SUFFIXES = (".yml", ".yaml")
 _SIZE_MAX = 16 * 1024 * 1024
 
-State = tuple[tuple[str, int, int, int], ...]
-"""Of each file: path, time of change, size and number, to see a change by."""
-
 
 class AclFiles:
     """The files, and their content when they were last read."""
@@ -48,24 +45,13 @@ class AclFiles:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def state(self) -> State:
-        """What changes when a file changes, comes or goes."""
-        states: list[tuple[str, int, int, int]] = []
-        for path in self._paths():
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            states.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return tuple(states)
-
     def load(self) -> None:
         """Read everything. Raises ConfigError; then the old rules stay.
 
         A file of the folder may go, and its accounts with it. Without aclFile, or without any file,
         no account could administrate any more, so that counts as a mistake.
         """
-        paths = self._paths()
+        paths = self.paths()
         if (self._file in self.contents and self._file not in paths) or (
             self.contents and not paths
         ):
@@ -79,7 +65,8 @@ class AclFiles:
         self.rules = make_rules((str(path), content) for path, content in contents.items())
         self.contents = contents
 
-    def _paths(self) -> list[Path]:
+    def paths(self) -> list[Path]:
+        """The files that exist now."""
         paths = [self._file] if self._file.exists() else []
         if self._folder.is_dir():
             candidates = (path for path in self._folder.rglob("*") if path.suffix in _SUFFIXES)
@@ -145,7 +132,7 @@ class AclFiles:
 
         A file that was deleted is written again with all that it had.
         """
-        contents = {each: read_file(each) for each in self._paths()}
+        contents = {each: read_file(each) for each in self.paths()}
         if self._file in self.contents and self._file not in contents:
             contents = {self._file: self.contents[self._file], **contents}
         content = msgspec.structs.replace(contents.get(path, FileContent()))

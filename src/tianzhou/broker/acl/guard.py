@@ -34,7 +34,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Address, parse_host
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from tianzhou.protocol.headers import pull as pull_headers
 from tianzhou.protocol.headers import send as send_headers
 from tianzhou.protocol.headers import topics as topic_headers
 from tianzhou.protocol.records.receipts import origin_topic
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
 

@@ -26,9 +26,9 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import encode
 from tianzhou.protocol.headers.namesrv import BrokerRequest, RegisterBrokerRequest
 from tianzhou.protocol.version import CURRENT_VERSION
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.client import Client
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Registrar:
     async def register(self) -> None:
         """Register with every nameserver now; failures are logged."""
         config = self._settings.config
-        request = await slices.finish(self._registration(config))
+        request = await scheduler.finish(self._registration(config))
         addresses = namesrv_addresses(config)
         self._known.intersection_update(addresses)
         await asyncio.gather(

@@ -23,7 +23,7 @@ from tianzhou.protocol.bodies.queues import (
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ async def query_assignment(deps: Deps, _: Connection, request: Command) -> Comma
     assigned = None
     if queues is not None:
         assigned = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
-    return await slices.finish(success_with(QueryAssignmentResponseBody(assignments=assigned)))
+    return await scheduler.finish(success_with(QueryAssignmentResponseBody(assignments=assigned)))
 
 
 def _share(
@@ -160,7 +160,9 @@ async def set_message_request_mode(deps: Deps, connection: Connection, request: 
     return await saved(deps)
 
 
-@slices.sliced
-def get_all_message_request_mode(deps: Deps, _: Connection, __: Command) -> slices.Steps[Command]:
+@scheduler.sliced
+def get_all_message_request_mode(
+    deps: Deps, _: Connection, __: Command
+) -> scheduler.Steps[Command]:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
     return (yield from success_with(deps.modes.as_body()))

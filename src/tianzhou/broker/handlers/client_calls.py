@@ -34,7 +34,7 @@ from tianzhou.protocol.headers.clients import (
 from tianzhou.protocol.headers.offsets import GetConsumerStatusRequest, ResetOffsetRequest
 from tianzhou.protocol.records.message_id import decode_offset_id
 from tianzhou.protocol.version import V3_1_8_SNAPSHOT, version_name
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ async def reset_offset(deps: Deps, connection: Connection, request: Command) -> 
         "group %s: %s resets topic %s to %s, %s",
         header.group, connection.peer, header.topic, offsets, how,
     )  # fmt: skip
-    return await slices.finish(success_with(ResetOffsetBody(offsets=table)))
+    return await scheduler.finish(success_with(ResetOffsetBody(offsets=table)))
 
 
 def _resettable(deps: Deps, header: ResetOffsetRequest) -> TopicConfig:

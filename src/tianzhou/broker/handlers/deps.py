@@ -3,11 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
@@ -34,6 +32,7 @@ from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
+from tianzhou.remoting.scheduler import FairQueue
 from tianzhou.store.message_store import MessageStore
 
 
@@ -109,14 +108,9 @@ class Deps:
     acl_files: AclFiles | None
     """None while access control is off."""
     acl_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    settings_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     locks: QueueLocks = field(default_factory=QueueLocks)
     stray_locks: QueueLocks = field(default_factory=QueueLocks)
     """Locks of queues that this broker does not have: few, to leave capacity for others."""
-    unfinished: "dict[Connection, asyncio.Future[Any]]" = field(
-        default_factory=lambda: dict[Connection, "asyncio.Future[Any]"]()
-    )
-    """The last heartbeat or unregistration of a connection, while it takes more than a slice."""
     rotations: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Pops by topic and group; the first queue of a pop rotates."""
     routes: dict[str, tuple[int, list[MessageQueue]]] = field(

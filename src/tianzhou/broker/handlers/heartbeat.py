@@ -47,9 +47,8 @@ from tianzhou.protocol.headers.clients import (
     UnregisterClientRequest,
 )
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
-from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, answer, handle_in_order, sliced
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ _DIFFERENCES_LOGGED = 3
 def heartbeat(deps: Deps, connection: Connection, request: Command) -> Answer:
     """HEART_BEAT."""
     # A client that unregisters while its long heartbeat runs must not be registered after it.
-    return slices.in_order(deps.unfinished, connection, _heartbeat(deps, connection, request))
+    return handle_in_order(connection, _heartbeat(deps, connection, request))
 
 
 def _heartbeat(deps: Deps, connection: Connection, request: Command) -> Steps[Command]:
@@ -235,9 +234,7 @@ def notify(deps: Deps, changes: Iterable[Change[Connection]]) -> None:
 
 def unregister_client(deps: Deps, connection: Connection, request: Command) -> Answer:
     """UNREGISTER_CLIENT."""
-    return slices.in_order(
-        deps.unfinished, connection, _unregister_client(deps, connection, request)
-    )
+    return handle_in_order(connection, _unregister_client(deps, connection, request))
 
 
 def _unregister_client(deps: Deps, connection: Connection, request: Command) -> Steps[Command]:
@@ -255,7 +252,7 @@ def _unregister_client(deps: Deps, connection: Connection, request: Command) -> 
 
 def connection_closed(deps: Deps, connection: Connection) -> None:
     """Remove the clients of a closed connection."""
-    slices.answer(_connection_closed(deps, connection))
+    answer(_connection_closed(deps, connection))
 
 
 def _connection_closed(deps: Deps, connection: Connection) -> Steps[None]:

@@ -27,9 +27,9 @@ from tianzhou.protocol.headers.offsets import (
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 from tianzhou.store.reading import Boundary
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ async def clone_group_offset(deps: Deps, connection: Connection, request: Comman
     validation.check_group_name(target)
     find_group(deps, target)
     online = None if header.offline else deps.consumers.get(source)
-    await slices.finish(_copy_steps(deps, connection, header, online))
+    await scheduler.finish(_copy_steps(deps, connection, header, online))
     return await saved(deps)
 
 

@@ -28,7 +28,7 @@ from tianzhou.protocol.headers.pop import (
 from tianzhou.protocol.records import receipts
 from tianzhou.protocol.records.receipts import ORDERED_REVIVE_QUEUE
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 
 
 def ack_message(deps: Deps, _: Connection, request: Command) -> Command:

@@ -15,7 +15,7 @@ from tianzhou.protocol.bodies.queues import LockBatchResponseBody, MessageQueue,
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 
 log = logging.getLogger(__name__)
 

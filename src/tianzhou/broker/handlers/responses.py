@@ -10,7 +10,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, response_to
 from tianzhou.protocol.headers import Header, encode
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 
 def success(header: Header) -> Command:

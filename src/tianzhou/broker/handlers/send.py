@@ -46,8 +46,7 @@ from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.recall import handle_of
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.sliced_requests import handle_in_order
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps, handle_in_order
 from tianzhou.store.message_store import Appended, Draft, PreparedBatch
 
 SendHeader = SendMessageRequest | SendMessageRequestV2

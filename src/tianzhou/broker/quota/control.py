@@ -17,9 +17,9 @@ from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.buckets import Buckets
-from tianzhou.remoting.quota.control import BUCKETS_MAX, LOOK_S, ClientQuotas
+from tianzhou.remoting.quota.control import BUCKETS_MAX, ClientQuotas
 
-__all__ = ["LOOK_S", "Quotas", "limits_by", "message_count", "open_quotas"]
+__all__ = ["Quotas", "limits_by", "message_count", "open_quotas"]
 
 _KEEPS_ALIVE = (
     RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.UPDATE_CONSUMER_OFFSET,

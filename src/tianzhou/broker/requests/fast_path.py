@@ -33,7 +33,6 @@ from functools import lru_cache
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.send import born_host
-from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.durability import with_outcome
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
@@ -55,6 +54,7 @@ from tianzhou.protocol.headers.pull import HAS_SUBSCRIPTION, PullMessageRequest
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.scheduler import BusyPoll
 
 log = logging.getLogger(__name__)
 

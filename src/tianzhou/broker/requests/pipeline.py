@@ -29,8 +29,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_body
-from tianzhou.remoting.sliced_requests import handle_in_order
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps, handle_in_order
 
 OnClosed = Callable[[Connection], None]
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import msgspec
 
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.background.yielding import SLICE_S
 from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.broker.storing.redraft import redraft
 from tianzhou.broker.tables.saver import convert_table, encode_body, unknown_keys
@@ -29,6 +28,7 @@ from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.topics import DataVersion
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.remoting.scheduler import SLICE_S
 from tianzhou.store import delivered_copies
 from tianzhou.store.commit_log import LOG_OFFSET, QUEUE_ID, QUEUE_OFFSET, TOPIC
 from tianzhou.store.consume_queue import BLANK_SIZE, ConsumeQueue, Entry
@@ -161,12 +161,9 @@ class DelayLevels:
         self,
         store: MessageStore,
         levels_ms: tuple[int, ...],
-        slice_s: Callable[[], float] = lambda: SLICE_S,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
-        """`slice_s` returns how long the next slice may take."""
         self._store = store
-        self._slice_s = slice_s
         self._levels_ms = levels_ms
         self._crash_point, self._ensure_topic, self._delivered = hooks
         self.offsets: dict[int, int] = {}
@@ -189,9 +186,9 @@ class DelayLevels:
 
     # -- delivering --------------------------------------------------------------------------------
 
-    def run_slice(self, now_ms: int) -> int | None:
-        """Deliver due messages for one time slice; returns when the next slice is needed."""
-        ends_s = perf_counter() + self._slice_s()
+    def run_slice(self, now_ms: int, slice_s: float = SLICE_S) -> int | None:
+        """Deliver due messages for about so long; returns when the next slice is needed."""
+        ends_s = perf_counter() + slice_s
         # Levels that were removed from the settings may still have messages.
         queues = [*self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items()]
         next_slice_ms: int | None = None

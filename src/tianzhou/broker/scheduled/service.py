@@ -1,6 +1,6 @@
 """Runs the delay levels and the timer of a broker, and saves their progress.
 
-Both deliver in time slices on the event loop (`Ticker`); a thread prefetches messages that are due
+Both deliver in slices (`remoting/scheduler.py`); a thread prefetches messages that are due
 next (`disk_prefetch`). The saved progress tells which messages need not be delivered again, so it
 is saved only after the log is on disk up to these deliveries.
 """
@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.background.ticker import Ticker
-from tianzhou.broker.background.yielding import SliceScheduler
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import NO_HOOKS, DelayLevels, Hooks
@@ -28,7 +26,7 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import StoreError
 from tianzhou.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from tianzhou.remoting.slices import Steps, one_step
+from tianzhou.remoting.scheduler import BackgroundWork, Budget, Steps, one_step
 from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
@@ -69,14 +67,16 @@ class ScheduledMessages:
         config = settings.config
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
-        self.slices = SliceScheduler(lambda: store.log.written)
-        """Gives the time slices of background work."""
-        self.delays = DelayLevels(store, config.delay_levels_ms, lambda: self.slices.slice_s, hooks)
+        self.budget = Budget(lambda: store.log.written)
+        """Of all background work that writes to the log."""
+        self.delays = DelayLevels(store, config.delay_levels_ms, hooks)
         load_table(self._delay_path, self.delays.load)
         if count := self.delays.catch_up():
             log.info("delay levels: %d messages were delivered after the last save", count)
-        self._tickers = {
-            SCHEDULE_TOPIC: Ticker("delayed messages", self.delays.run_slice, clock, self.slices)
+        self._works = {
+            SCHEDULE_TOPIC: BackgroundWork(
+                "delayed messages", self.delays.run_slice, clock, self.budget
+            )
         }
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
@@ -87,8 +87,8 @@ class ScheduledMessages:
                 self._roll_after_ms,
                 hooks,
             )
-            self._tickers[TIMER_TOPIC] = Ticker(
-                "timed messages", self.timer.run_slice, clock, self.slices
+            self._works[TIMER_TOPIC] = BackgroundWork(
+                "timed messages", self.timer.run_slice, clock, self.budget
             )
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
@@ -135,9 +135,9 @@ class ScheduledMessages:
         arrivals.subscribe_topics(TOPICS, self._arrived)
 
     def _arrived(self, topic: str, _: int, code: int) -> None:
-        if topic in self._tickers:
+        if topic in self._works:
             due_ms = code if topic == SCHEDULE_TOPIC else self._clock() + GATHER_MS
-            self._tickers[topic].wake(due_ms)
+            self._works[topic].wake(due_ms)
 
     def timed_until_ms(self) -> int:
         """Every timed message that was due before this is delivered."""
@@ -160,13 +160,13 @@ class ScheduledMessages:
     # -- running -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for ticker in self._tickers.values():
-            ticker.start()
+        for work in self._works.values():
+            work.start()
 
     def clock_changed(self) -> None:
         """A clock was moved; messages may be due."""
-        for ticker in self._tickers.values():
-            ticker.wake_now()
+        for work in self._works.values():
+            work.wake_now()
 
     async def run(self, save: Save) -> None:
         """Prefetch and save periodically, until cancelled."""
@@ -241,8 +241,8 @@ class ScheduledMessages:
 
     async def stop(self) -> None:
         """Stop delivering, and flush the deliveries, so that the progress can be saved."""
-        for ticker in self._tickers.values():
-            ticker.stop()
+        for work in self._works.values():
+            work.stop()
         await self._flush_delays()
         if self.timer is not None:
             try:

@@ -20,7 +20,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tianzhou.broker.background.sqlite_file import remove
-from tianzhou.broker.background.ticker import TICK_S
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import NO_HOOKS, Hooks
 from tianzhou.broker.scheduled.timer_checkpoint import TimerCheckpoint, decode_checkpoint
@@ -30,6 +29,7 @@ from tianzhou.broker.scheduled.timer_stats import DUE_COUNTED_MAX, RateMeter, Ti
 from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
+from tianzhou.remoting.scheduler import SLICE_S
 from tianzhou.store.commit_log import PREPARED, QUEUE_OFFSET, TOPIC
 from tianzhou.store.consume_queue import BLANK_SIZE, Entry
 from tianzhou.store.delivered_copies import copied_from, mark, search_from
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 GATHER_MS = 10
 """New messages are indexed together after this time; it bounds their lateness."""
+_SLICE_S_MIN = 0.0005
+"""Also while clients send: each slice ends with a commit of the index, which takes a while."""
 _INDEX_BATCH = 16
 _DELIVER_BATCH = 4
 _ROLL_INTERVAL_MS = 60_000
@@ -136,13 +138,13 @@ class Timer:
 
     # -- slices ------------------------------------------------------------------------------------
 
-    def run_slice(self, now_ms: int) -> int | None:
-        """Index new and deliver due messages for one time slice; returns when the next is needed.
+    def run_slice(self, now_ms: int, slice_s: float = SLICE_S) -> int | None:
+        """Index new and deliver due messages for about so long; returns when the next is needed.
 
         Each slice makes some progress, however busy the machine is.
         """
         try:
-            return self._run_slice(now_ms, perf_counter() + TICK_S)
+            return self._run_slice(now_ms, perf_counter() + max(slice_s, _SLICE_S_MIN))
         except sqlite3.OperationalError as e:
             self.index.roll_back()
             raise StoreError(f"the timer index cannot be written: {e}") from e

@@ -11,7 +11,7 @@ commits are ignored until the consumer has received the new offset (`take_reset`
 from collections.abc import Callable, Iterable, Iterator
 
 from tianzhou.broker.tables.saver import convert_table, unknown_keys
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 
 SEPARATOR = "@"
 NOT_FOUND = -1

@@ -22,7 +22,7 @@ import msgspec
 from tianzhou.config.files import replace_file
 from tianzhou.errors import BodyError, StoreCorrupt
 from tianzhou.protocol import fastjson
-from tianzhou.remoting.slices import Steps, at_once, finish
+from tianzhou.remoting.scheduler import Steps, at_once, finish
 
 log = logging.getLogger(__name__)
 

@@ -8,20 +8,9 @@ table of those that may be longer.
 from collections.abc import Mapping
 
 from tianzhou.errors import RequestError
-from tianzhou.limits import BODY_BYTES_MAX, SETTINGS_COUNT_MAX
+from tianzhou.limits import BODY_BYTES_MAX
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-
-
-def check_settings_count(body: bytes) -> None:
-    """Raises RequestError for more lines of settings than there are settings."""
-    count = body.count(b"\n")
-    if count > SETTINGS_COUNT_MAX:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"{count} lines of settings are sent, {SETTINGS_COUNT_MAX} are read",
-        )
-
 
 Longer = Mapping[int, int | None]
 """The longest body by request code; None if that is for its handler to say."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from tianzhou.clock import Clock
-from tianzhou.errors import ConfigError, RequestError
+from tianzhou.config.watched_files import WatchedFiles
+from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
@@ -23,12 +24,8 @@ from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25
-"""How often `look` is to be called, so that a change counts within half a second."""
 BUCKETS_MAX = 65_536
 
-State = tuple[int, int, int] | None
-"""Time of change, size and number of the file; None if it is not there."""
 RulesT = TypeVar("RulesT", bound=ServerRules)
 
 
@@ -49,12 +46,16 @@ class ClientQuotas(Generic[RulesT]):
         `keeps_alive` are the codes of requests that may go into debt, `who` is busy in remarks.
         """
         self._who = who
-        self._path = path
         self._steady = steady
+        self._path = path
         self._read = read
         self._on_change = on_change
         self._keeps_alive = keeps_alive
-        self._state = _state_of(path)
+        watched = WatchedFiles(
+            lambda: [path], self._reload, "quotas: the last good rules stay in force"
+        )
+        self.poll = watched.poll
+        """Loads a changed file; an invalid one leaves the rules as they are."""
         self.rules = read(path)
         self.refused: dict[str, int] = {}
         """How many requests were refused, by the name of the limit."""
@@ -62,22 +63,12 @@ class ClientQuotas(Generic[RulesT]):
         self._repeats = RepeatedFailures()
         log.info("quotas: %d limits in force from %s", self.rules.count, path)
 
-    def look(self) -> None:
-        """Take a changed file; one that cannot be used leaves the rules as they are."""
-        state = _state_of(self._path)
-        if state == self._state:
-            return
-        self._state = state
-        try:
-            self.rules = self._read(self._path)
-        except ConfigError as e:
-            text = "quotas: the last good rules stay in force: %s"
-            log.error(text, e)  # noqa: TRY400 - the text names file and mistake; a trace adds nothing
-            return
+    def _reload(self) -> str:
+        self.rules = self._read(self._path)
         # Tokens were counted by the old rates.
         self.clear()
-        log.info("quotas: %d limits in force", self.rules.count)
         self._on_change(self.rules)
+        return f"quotas: {self.rules.count} limits in force"
 
     def clear(self) -> None:
         """Have every bucket full."""
@@ -127,11 +118,3 @@ class ClientQuotas(Generic[RulesT]):
 
 def _host(peer: str) -> str:
     return peer.rpartition(":")[0]
-
-
-def _state_of(path: Path) -> State:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -5,10 +5,13 @@ brokers, a nameserver's to brokers. Each side has its own certificate, and may d
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
+import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from tianzhou.config.settings import setting
+from tianzhou.config.watched_files import WatchedFiles
 from tianzhou.errors import ConfigError
 from tianzhou.remoting.tls.contexts import ClientCertificates, Tls, TlsMode
 
@@ -102,6 +105,19 @@ def client_tls_of(settings: TlsSettings) -> Tls | None:
         trusted=settings.tls_client_trust_cert_path if settings.tls_client_auth_server else None,
         verify=settings.tls_client_auth_server,
         check_name=settings.tls_client_check_name,
+    )
+
+
+def watched_certificates(paths: Collection[Path], *reloads: Callable[[], None]) -> WatchedFiles:
+    """Reloads renewed certificates; each of `reloads` raises ConfigError if it cannot use them."""
+
+    def reload() -> str:
+        for each in reloads:
+            each()
+        return "TLS: new certificates are used for connections to come"
+
+    return WatchedFiles(
+        lambda: paths, reload, "TLS: new certificates are not used", logging.WARNING
     )
 
 

@@ -26,7 +26,7 @@ from tianzhou.protocol.acl import UNSIGNED_FIELD
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 PEER = "203.0.113.5:4711"
 PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}

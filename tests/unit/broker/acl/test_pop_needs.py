@@ -6,7 +6,7 @@ from tests.unit.broker.acl.attacks import request as signed
 from tianzhou.broker.acl.needs import SUB, group_need, needs_of, topic_need
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 
 @pytest.mark.parametrize(

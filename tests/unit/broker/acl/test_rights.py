@@ -8,7 +8,7 @@ from tianzhou.broker.acl.needs import SUB, Kind, MessageTopic, Need, needs_of, t
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.codes import RequestCode
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 TOPICS = {"bills", "svc_bills", "plain", "svc"}
 GROUPS = {"order_svc", "order", "own", "order_svc_bills"}

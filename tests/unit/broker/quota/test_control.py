@@ -164,10 +164,10 @@ def test_a_changed_file_counts_and_starts_with_full_buckets(tmp_path: Path) -> N
     kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
     assert not kit.refused(send("a"))
     assert kit.refused(send("a"))
-    kit.quotas.look()
+    kit.quotas.poll()
     assert not kit.told
     kit.path.write_text("topics: [{topic: a, messagesPerSecond: 22}]")
-    kit.quotas.look()
+    kit.quotas.poll()
     assert kit.told == [kit.quotas.rules]
     assert [bool(kit.refused(send("a"))) for _ in range(23)] == [False] * 22 + [True]
 
@@ -183,14 +183,14 @@ def test_a_broken_or_missing_file_keeps_the_last_good_rules_and_shouts(
     else:
         kit.path.write_text(broken)
     with caplog.at_level(logging.ERROR):
-        kit.quotas.look()
-        kit.quotas.look()
+        kit.quotas.poll()
+        kit.quotas.poll()
     assert kit.quotas.rules is before
     assert caplog.text.count("the last good rules stay in force") == 1
     assert not kit.refused(send("a"))
     assert kit.refused(send("a"))
     kit.path.write_text("")
-    kit.quotas.look()
+    kit.quotas.poll()
     assert not any(kit.refused(send("a")) for _ in range(9))
 
 

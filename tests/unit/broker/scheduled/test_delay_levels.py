@@ -152,14 +152,14 @@ def test_a_record_that_cannot_be_delivered_does_not_stop_the_level(
 
 
 def test_a_slice_ends_in_time_and_levels_alternate(store: Refusing) -> None:
-    delays = DelayLevels(store, LEVELS_MS, slice_s=lambda: -1.0)
+    delays = DelayLevels(store, LEVELS_MS)
     for level in ("1", "1", "2", "2"):
         instead = redirected({"DELAY": level})
         assert instead is not None
         store.append(instead)
-    assert delays.run_slice(15_000) == 15_000
+    assert delays.run_slice(15_000, -1.0) == 15_000
     assert sum(delays.offsets.values()) == 1, "one message is more than the time allows"
-    delays.run_slice(15_000)
+    delays.run_slice(15_000, -1.0)
     assert delays.offsets == {1: 1, 2: 1}
     store.close()
 

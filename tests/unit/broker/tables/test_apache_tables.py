@@ -15,7 +15,7 @@ from tianzhou.broker.tables.topics import TopicTable, check_queue_counts, system
 from tianzhou.errors import BodyError, RequestError
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.remoting.slices import at_once
+from tianzhou.remoting.scheduler import at_once
 
 APACHE = Path(__file__).parent / "apache_tables"
 CONFIG = BrokerConfig(broker_name="broker-a", default_topic_queue_nums=4)

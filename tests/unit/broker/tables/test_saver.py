@@ -9,7 +9,7 @@ import pytest
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.saver import TableSaver, encode_table, load_table, save_table
 from tianzhou.errors import BodyError, StoreCorrupt
-from tianzhou.remoting.slices import one_step
+from tianzhou.remoting.scheduler import one_step
 
 
 def read(path: Path) -> dict[str, object] | None:

@@ -1,6 +1,5 @@
 """Broker administration: reading and changing settings, runtime statistics."""
 
-import asyncio
 import os
 import shutil
 from bisect import bisect_right
@@ -9,9 +8,6 @@ from collections.abc import Iterable
 from tianzhou.broker.config import BrokerConfig, check_config
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.config.live import save_pairs
-from tianzhou.config.properties import decode_text, parse_properties
-from tianzhou.errors import ConfigError, RequestError, SettingRefused
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.topics import DataVersion, KVTable
 from tianzhou.protocol.codes import ResponseCode
@@ -20,7 +16,7 @@ from tianzhou.protocol.headers import encode
 from tianzhou.protocol.headers.admin import GetBrokerConfigResponse
 from tianzhou.protocol.version import CURRENT_VERSION, version_name
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.bodies import check_settings_count
+from tianzhou.remoting.settings_requests import change_settings, fixed_keys
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
@@ -30,12 +26,6 @@ of processors from the last one."""
 
 
 # -- settings --------------------------------------------------------------------------------------
-
-
-def fixed_keys(config: BrokerConfig) -> frozenset[str]:
-    """Keys that no request may change."""
-    listed = (key.strip() for key in config.config_black_list.split(";"))
-    return frozenset(key for key in (*_ALWAYS_FIXED, *listed) if key)
 
 
 def get_broker_config(deps: Deps, _: Connection, __: Command) -> Command:
@@ -50,31 +40,14 @@ def get_broker_config(deps: Deps, _: Connection, __: Command) -> Command:
 
 async def update_broker_config(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_BROKER_CONFIG: check, save, then apply; an invalid value changes nothing."""
-    check_settings_count(request.body)
-    text, _ = decode_text(request.body)
-    by = f"request of {connection.peer}"
-    try:
-        properties = parse_properties(text, by)
-    except ConfigError as e:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
-    async with deps.settings_lock:
-        before = deps.settings.config
-        try:
-            prepared = deps.settings.prepare(
-                properties, by,
-                black_list=fixed_keys(before), has_accounts=deps.acl_files is not None,
-            )  # fmt: skip
-            check_config(prepared.loaded)
-            if prepared.pairs:
-                await asyncio.to_thread(save_pairs, before.broker_config_path, prepared.pairs)
-        except SettingRefused as e:
-            raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
-        except ConfigError as e:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-        deps.settings.activate(prepared)
-    prepared.log(by)
-    deps.on_settings(before, deps.settings.config)
-    pending = ", ".join(prepared.pending())
+    config = deps.settings.config
+    update = await change_settings(
+        deps.settings, connection, request, config.broker_config_path,
+        fixed=fixed_keys(config.config_black_list, *_ALWAYS_FIXED),
+        has_accounts=deps.acl_files is not None, check=check_config,
+    )  # fmt: skip
+    deps.on_settings(update.before, update.loaded.config)
+    pending = ", ".join(update.pending())
     # Stock tools do not show the remark of a success.
     remark = f"{pending}: takes effect after a restart" if pending else None
     return Command(code=ResponseCode.SUCCESS, remark=remark)

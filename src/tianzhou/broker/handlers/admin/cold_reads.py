@@ -8,14 +8,14 @@ none to export from it.
 import logging
 
 from tianzhou.broker.handlers.deps import Deps
-from tianzhou.config.properties import decode_text, parse_properties
-from tianzhou.errors import ConfigError, RequestError
+from tianzhou.config.properties import decode_text
+from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.stats import ColdDataFlowInfo
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.bodies import check_settings_count
+from tianzhou.remoting.settings_requests import read_properties
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,7 @@ def get_cold_info(deps: Deps, _: Connection, __: Command) -> Command:
 
 def update_cold_thresholds(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: the body has lines of group=bytes per second."""
-    check_settings_count(request.body)
-    text, _ = decode_text(request.body)
-    try:
-        pairs = parse_properties(text, f"request of {connection.peer}")
-    except ConfigError as e:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
+    pairs = read_properties(connection, request)
     changed = {each.key: _threshold(each.key, each.value) for each in pairs}
     if len(deps.cold_thresholds | changed) > _GROUPS_MAX:
         raise RequestError(

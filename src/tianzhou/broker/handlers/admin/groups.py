@@ -30,9 +30,9 @@ from tianzhou.protocol.headers.groups import (
     GroupRequest,
     UpdateGroupForbiddenRequest,
 )
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ async def update_group(deps: Deps, connection: Connection, request: Command) -> 
 
 async def update_group_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all, or none if one is invalid."""
-    body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
+    body = await scheduler.finish(decode_request_steps(SubscriptionGroupList, request.body))
     return await _update_groups(deps, connection, body.groups or [])
 
 
 async def _update_groups(
     deps: Deps, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> Command:
-    await slices.finish(_update_steps(deps, connection, groups))
+    await scheduler.finish(_update_steps(deps, connection, groups))
     return await saved(deps)
 
 
@@ -93,7 +93,7 @@ async def delete_group(deps: Deps, connection: Connection, request: Command) -> 
     if deps.groups.remove(header.group_name):
         log.info("group %s: deleted by %s", header.group_name, connection.peer)
     if header.clean_offset or header.remove_offset:
-        await slices.finish(deps.offsets.remove_group(header.group_name))
+        await scheduler.finish(deps.offsets.remove_group(header.group_name))
     deps.history.forget_group(header.group_name, deps.clock())
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         deps.topics.remove(prefix + header.group_name)

@@ -34,7 +34,7 @@ from tianzhou.protocol.headers.admin import (
 from tianzhou.protocol.headers.groups import GetConsumeStatsRequest
 from tianzhou.protocol.headers.topics import QueryConsumeTimeSpanRequest
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 
 _NO_TIME = -1
 

@@ -22,9 +22,9 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import QueryConsumeQueueRequest
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps
+from tianzhou.remoting.scheduler import Steps
 from tianzhou.store.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ async def clean_expired_queues(deps: Deps, connection: Connection, _: Command) -
     again at offset 0, below the committed offsets of its groups. So a queue that its topic still
     has is retained; its files except the last are deleted with the log anyway.
     """
-    expired = await slices.finish(_expired_queues(deps))
+    expired = await scheduler.finish(_expired_queues(deps))
     for queue in expired:
         log.info(
             "queue %s/%d: removed as expired, by %s", queue.topic, queue.queue_id, connection.peer

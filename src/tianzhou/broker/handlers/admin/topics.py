@@ -32,9 +32,9 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.groups import GroupRequest
 from tianzhou.protocol.headers.topics import CreateTopicRequest, TopicRequest
-from tianzhou.remoting import slices
+from tianzhou.remoting import scheduler
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.remoting.scheduler import Steps, sliced
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.message_store import MessageStore
 
@@ -59,13 +59,13 @@ async def create_topic(deps: Deps, connection: Connection, request: Command) -> 
 
 async def create_topic_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all, or none if one is invalid."""
-    body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
+    body = await scheduler.finish(decode_request_steps(CreateTopicListBody, request.body))
     return await _put_topics(deps, connection, body.topics or [])
 
 
 async def _put_topics(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> Command:
     """Check all, then create or change each; `attributes` are changes of signed names."""
-    await slices.finish(_put_steps(deps, connection, topics))
+    await scheduler.finish(_put_steps(deps, connection, topics))
     return await saved(deps)
 
 
@@ -166,7 +166,7 @@ async def delete_topic(deps: Deps, connection: Connection, request: Command) -> 
     _check_changeable(deps, header.topic)
     if deps.topics.remove(header.topic):
         log.info("topic %s: deleted by %s", header.topic, connection.peer)
-    await slices.finish(deps.offsets.remove_topic(header.topic))
+    await scheduler.finish(deps.offsets.remove_topic(header.topic))
     deps.history.forget_topic(header.topic, deps.clock())
     await delete_queues(deps.store, list(deps.store.queues.by_topic.get(header.topic, {}).values()))
     return await saved(deps)
@@ -175,7 +175,7 @@ async def delete_topic(deps: Deps, connection: Connection, request: Command) -> 
 async def delete_queues(store: MessageStore, queues: list[ConsumeQueue]) -> None:
     """Delete queues, a few at a time; returns when the deletion is durable."""
     try:
-        await slices.finish(_delete_steps(store, queues))
+        await scheduler.finish(_delete_steps(store, queues))
         # A recovery from an earlier checkpoint would create the queues again.
         await asyncio.to_thread(store.flush)
     except StoreError as e:

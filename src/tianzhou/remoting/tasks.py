@@ -1,4 +1,4 @@
-"""The long-running and periodic tasks of a broker, cancelled together."""
+"""The long-running and periodic tasks of a server, cancelled together."""
 
 import asyncio
 import logging
