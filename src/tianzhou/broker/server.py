@@ -32,9 +32,9 @@ from tianzhou.config.watched_files import POLL_S
 from tianzhou.protocol import kernel
 from tianzhou.protocol.filter.sql import prepare as prepare_sql
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.event_loop import Tasks
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tasks import Tasks
 from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of, watched_certificates
 from tianzhou.store.message_store import MessageStore
 

@@ -30,6 +30,7 @@ from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Answer, Connection
+from tianzhou.remoting.event_loop import Tasks
 from tianzhou.remoting.http import Page, WebServer
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.log_rate_limit import LogRateLimit
@@ -37,7 +38,6 @@ from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.scheduler import Response, Steps, handle_in_order
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tasks import Tasks
 from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of, watched_certificates
 
 if TYPE_CHECKING:

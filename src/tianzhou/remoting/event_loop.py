@@ -1,9 +1,12 @@
-"""The event loop that programs run on: uvloop where it is installed, asyncio's own elsewhere."""
+"""The event loop that programs run on (uvloop where it is installed), and their periodic tasks."""
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -18,11 +21,11 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def spare_collections() -> None:
-    """Have the garbage collector look at everything seldom; called when a server has started.
+    """Make full garbage collections rare; called when a server has started.
 
-    A full collection looks at every entry of every table and holds up the loop meanwhile: 70 ms
-    for 200,000 topics. What is there now stays and is not looked at again. Garbage in circles dies
-    young here, and young objects are looked at as often as before.
+    A full collection visits every entry of every table and blocks the loop meanwhile: 70 ms for
+    200,000 topics. Objects that exist now are not visited again. Cyclic garbage dies young here,
+    and young objects are visited as often as before.
     """
     gc.freeze()
     young, middle, _ = gc.get_threshold()
@@ -37,3 +40,32 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a program to its end on a loop of its own, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
+
+
+class Tasks:
+    """Tasks on one event loop that run until `cancel`."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def run(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    def repeat(self, period_s: Callable[[], float], work: Callable[[], None]) -> None:
+        """Call `work` again and again, after a pause each; what it raises is logged."""
+        self.run(_repeat(period_s, work))
+
+    async def cancel(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _repeat(period_s: Callable[[], float], work: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(period_s())
+        try:
+            work()
+        except Exception:  # a bug in one round must not end all rounds to come
+            log.exception("background work failed")
