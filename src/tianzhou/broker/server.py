@@ -107,18 +107,21 @@ class Broker:
         access = access_control(config, store, self.state, self._clock)
         limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         # Rules are read again only after the start, when all of these exist.
-        quotas = quota.open_quotas(config.quota_file, self._steady, lambda _: adopt_quotas())
+        quotas = None
+        if config.quota_file is not None:
+            quotas = quota.Quotas(config.quota_file, self._steady, lambda _: adopt_quotas())
         pipeline = RequestPipeline(self.settings, access, quotas)
         server = Server(
             pipeline.handle,
-            limits=quota.limits_by(quotas, limits),
+            limits=limits if quotas is None else quotas.limits_by(limits),
             tls=self._tls,
             on_closed=pipeline.connection_closed,
             feed=pipeline.feed,
         )
 
         def adopt_quotas() -> None:
-            server.adopt(quota.limits_by(quotas, limits))
+            if quotas is not None:
+                server.adopt(quotas.limits_by(limits))
             pipeline.forget_fast_path()
 
         self.stats.channels = partial(channel_activity, server)

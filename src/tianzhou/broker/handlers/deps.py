@@ -8,7 +8,7 @@ from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
-from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
+from tianzhou.broker.longpoll.parked_pulls import ParkedPulls, WaitingRequest
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.scheduled.service import ScheduledMessages
 from tianzhou.broker.statistics.counters import Stats
@@ -27,7 +27,6 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.message import Host
 from tianzhou.protocol.bodies.queues import MessageQueue
-from tianzhou.protocol.command import HeaderEncoding
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
@@ -35,16 +34,7 @@ from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.scheduler import FairQueue
 from tianzhou.store.message_store import MessageStore
 
-
-@dataclass(frozen=True, slots=True)
-class WaitingPull:
-    """What is stored of a parked pull: enough to respond to it."""
-
-    header: PullMessageRequest
-    subscription: Subscription
-    opaque: int
-    encoding: HeaderEncoding
-    account: str | None = None
+WaitingPull = WaitingRequest[PullMessageRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

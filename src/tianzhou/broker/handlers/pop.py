@@ -23,6 +23,7 @@ from tianzhou.broker.handlers import Answer, refusals
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.responses import respond_parked, success
 from tianzhou.broker.longpoll.parked_pops import PopParked, WaitingPop
+from tianzhou.broker.longpoll.parked_pulls import WaitingRequest
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.tables.clients import Subscription, make_subscription
 from tianzhou.errors import RequestError
@@ -416,7 +417,7 @@ def _park(
     polls, account = deps.polls, connection.account
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
-    waiting = WaitingPop(header, subscription, request.opaque, request.encoding, account)
+    waiting = WaitingRequest(header, subscription, request.opaque, request.encoding, account)
     if not polls.has_capacity(connection, waiting, config.max_pop_polling_size):
         return ResponseCode.POLLING_FULL
     same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))

@@ -16,7 +16,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer, refusals
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.handlers.responses import respond_parked
-from tianzhou.broker.longpoll.parked_pulls import Parked
+from tianzhou.broker.longpoll.parked_pulls import Parked, WaitingRequest
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.tables.clients import Subscription, make_subscription
 from tianzhou.errors import RequestError
@@ -313,7 +313,7 @@ def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull) -> bool:
     if wait_ms <= 0:
         return False
     deadline_ms = deps.steady() + wait_ms
-    waiting = WaitingPull(header, subscription, request.opaque, request.encoding, account)
+    waiting = WaitingRequest(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
     deps.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
     deps.arm()

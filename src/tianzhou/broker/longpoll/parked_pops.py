@@ -6,30 +6,16 @@ message, because a message is for one of them. `serve` tries one: it responds an
 leaves it parked.
 """
 
-from dataclasses import dataclass
-
-from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
+from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls, WaitingRequest
 from tianzhou.broker.longpoll.waker import Serve, Waker
-from tianzhou.broker.tables.clients import Subscription
 from tianzhou.clock import Clock
-from tianzhou.protocol.command import HeaderEncoding
 from tianzhou.protocol.headers.pop import NotificationRequest, PopMessageRequest
 from tianzhou.remoting.connection import Connection
 
 ANY_QUEUE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPop:
-    """What is stored of a parked request: enough to respond to it."""
-
-    header: PopMessageRequest | NotificationRequest
-    subscription: Subscription
-    opaque: int
-    encoding: HeaderEncoding
-    account: str | None = None
-
-
+WaitingPop = WaitingRequest[PopMessageRequest | NotificationRequest]
 PopParked = Parked[Connection, WaitingPop]
 
 

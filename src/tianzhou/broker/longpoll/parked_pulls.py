@@ -13,14 +13,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tianzhou.broker.tables.clients import Subscription
 from tianzhou.limits import PARKED_OF_CONNECTION_MAX
+from tianzhou.protocol.command import HeaderEncoding
 
 SLOT_MS = 250
 
 QueueKey = tuple[str, int]
+H = TypeVar("H")
 K = TypeVar("K")
 W = TypeVar("W")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest(Generic[H]):
+    """What is stored of a parked request: enough to respond to it."""
+
+    header: H
+    subscription: Subscription
+    opaque: int
+    encoding: HeaderEncoding
+    account: str | None = None
 
 
 @dataclass(eq=False, slots=True)

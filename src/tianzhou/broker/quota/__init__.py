@@ -1,6 +1,6 @@
-"""Quotas: how much clients, topics and groups may ask for, by a file that may change at any time.
+"""Quotas of clients, topics and groups, in a file that may change at any time.
 
-rules     the file: what it may say of topics and groups besides (see `remoting/quota`)
-bodies    how long the body of a request may be, by its code; no setting
+rules     the file: the rules for topics and groups (for clients see `remoting/quota`)
+bodies    the maximum length of the body of a request, by its code
 control   the check of each request
 """

@@ -1,6 +1,6 @@
-"""How long the body of a request to a broker may be, by its code; see `remoting/quota/bodies`.
+"""The maximum length of the body of a request to a broker, by its code.
 
-Messages may be as long as frames and `maxMessageSize` allow.
+Messages are limited by frames and `maxMessageSize`; see `remoting/quota/bodies`.
 """
 
 from tianzhou.limits import (

@@ -15,11 +15,8 @@ from tianzhou.broker.quota.rules import Rules, read_rules
 from tianzhou.clock import Clock
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.buckets import Buckets
 from tianzhou.remoting.quota.control import BUCKETS_MAX, ClientQuotas
-
-__all__ = ["Quotas", "limits_by", "message_count", "open_quotas"]
 
 _KEEPS_ALIVE = (
     RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -40,7 +37,7 @@ _PULLS = (
 _SIZE = struct.Struct(">i")
 _ITEM_MIN_BYTES = 22
 _TRUE = ("true", "1")
-"""What headers take for true."""
+"""How headers spell true."""
 
 
 class Quotas(ClientQuotas[Rules]):
@@ -53,7 +50,7 @@ class Quotas(ClientQuotas[Rules]):
         super().__init__(path, steady, read_rules, on_change, _KEEPS_ALIVE, "broker")
 
     def clear(self) -> None:
-        """Have every bucket full."""
+        """Fill every bucket."""
         super().clear()
         for each in (self._groups, self._messages, self._bytes):
             each.clear()
@@ -71,7 +68,7 @@ class Quotas(ClientQuotas[Rules]):
     # -- checking ----------------------------------------------------------------------------------
 
     def check_work(self, request: Command) -> None:
-        """Raises RequestError with SYSTEM_BUSY if a topic takes, or a group pulls, too much."""
+        """Raises RequestError with SYSTEM_BUSY above the rate of a topic or group."""
         field = _TOPIC_FIELDS.get(request.code)
         if field is not None:
             if self.rules.topic:
@@ -105,20 +102,8 @@ class Quotas(ClientQuotas[Rules]):
         self._groups.spend(group, rate, 1.0, now_ms)
 
 
-def open_quotas(
-    path: Path | None, steady: Clock, on_change: Callable[[Rules], None]
-) -> Quotas | None:
-    """The quotas of a file, if one is given. Raises ConfigError."""
-    return None if path is None else Quotas(path, steady, on_change)
-
-
-def limits_by(quotas: Quotas | None, limits: Limits) -> Limits:
-    """The limits of the ports, with what the quota file says instead."""
-    return limits if quotas is None else quotas.limits_by(limits)
-
-
 def message_count(request: Command) -> int:
-    """How many messages a send carries; a batch is counted without being decoded."""
+    """How many messages a send contains; a batch is counted without being decoded."""
     flag = "batch" if _TOPIC_FIELDS.get(request.code) == "topic" else "m"
     is_batch = (
         request.code == RequestCode.SEND_BATCH_MESSAGE
@@ -131,7 +116,7 @@ def message_count(request: Command) -> int:
     while at + _SIZE.size <= len(body):
         (size_bytes,) = _SIZE.unpack_from(body, at)
         if size_bytes < _ITEM_MIN_BYTES:
-            break  # the handler says what is wrong with it
+            break  # the handler reports the error
         at += size_bytes
         count += 1
     return max(count, 1)

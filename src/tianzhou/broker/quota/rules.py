@@ -1,4 +1,4 @@
-"""The quota file: what it may say, and which of its rules is for a name or an address.
+"""The quota file: its format, and which of its rules applies to a name or an address.
 
     connections: {perBroker: 20000, perAddress: 500}
     inFlight: {unreadBytes: 268435456, unsentBytes: 1073741824, handledBytes: 536870912}
@@ -11,9 +11,9 @@
     groups:
       - {group: "report-*", pullsPerSecond: 50}
 
-Of each list the first rule that matches counts; names take * and ?, addresses what white lists
-take. What a rule does not limit is not limited. What is about clients, every server's file may say
-(`remoting/quota/files`).
+Of each list the first matching rule applies. Names may contain * and ?; addresses have the patterns
+of white lists. A rule without a limit allows any rate. The parts about clients are common to the
+files of all servers (`remoting/quota/files`).
 """
 
 import fnmatch
@@ -38,7 +38,7 @@ from tianzhou.remoting.quota.files import (
 
 
 class TopicRule(Said, frozen=True, kw_only=True):
-    """What each topic may take."""
+    """The limits of each matching topic."""
 
     topic: str
     messages_per_second: float | None = None
@@ -46,7 +46,7 @@ class TopicRule(Said, frozen=True, kw_only=True):
 
 
 class GroupRule(Said, frozen=True, kw_only=True):
-    """What each group may pull."""
+    """The limit of each matching group."""
 
     group: str
     pulls_per_second: float
@@ -84,7 +84,7 @@ class Rules(ServerRules):
 
 
 def make_rules(said: QuotaFile) -> Rules:
-    """Raises ConfigError for a number or a pattern that cannot be."""
+    """Raises ConfigError for an invalid number or pattern."""
     of_server, burst_s = make_server_rules(said), said.burst_seconds
     check_all_numbers(said.topics, "topics")
     check_all_numbers(said.groups, "groups")
@@ -119,7 +119,7 @@ def _is_name(pattern: str) -> Callable[[str], bool]:
 
 
 def read_rules(path: Path) -> Rules:
-    """Raises ConfigError that names the file and, where it can, the line."""
+    """Raises ConfigError that names the file and, where known, the line."""
     return read_quota(path, lambda text: make_rules(parse_quota(text)))
 
 
