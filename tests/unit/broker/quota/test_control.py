@@ -7,7 +7,7 @@ import pytest
 
 from tianzhou.broker import handlers as broker_handlers
 from tianzhou.broker.quota.bodies import LONGER
-from tianzhou.broker.quota.control import Quotas, limits_by, message_count
+from tianzhou.broker.quota.control import Quotas, message_count
 from tianzhou.broker.quota.rules import Rules
 from tianzhou.errors import ConfigError, RequestError
 from tianzhou.limits import BODY_BYTES_MAX
@@ -210,9 +210,8 @@ def test_a_flood_of_refusals_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_the_file_changes_the_limits_of_the_ports_that_it_names(tmp_path: Path) -> None:
     plain = Limits(idle_ms=7)
-    assert limits_by(None, plain) is plain
     text = "connections: {perBroker: 9, perAddress: 3}\ninFlight: {unreadBytes: 4, unsentBytes: 5}"
-    limits = limits_by(Kit(tmp_path, text).quotas, plain)
+    limits = Kit(tmp_path, text).quotas.limits_by(plain)
     assert (limits.connections, limits.connections_per_address) == (9, 3)
     assert (limits.kept_bytes, limits.unsent_bytes, limits.idle_ms) == (4, 5, 7)
     assert limits.handled_bytes == plain.handled_bytes
