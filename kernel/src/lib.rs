@@ -28,7 +28,6 @@ mod tianzhou_kernel {
     #[pymodule_export]
     use crate::feed::Feed;
     use crate::guard::guarded;
-    use crate::spark::{columns, rows};
     use crate::view::{Mapping, with_view};
 
     type Object<'a, 'py> = &'a Bound<'py, PyAny>;
@@ -167,7 +166,9 @@ mod tianzhou_kernel {
         guarded(|| {
             let names: Vec<String> = names.extract().ok()?;
             let starts = optional::<PyBytes>(starts)?.map(|starts| starts.as_bytes());
-            with_view(buffer, |view| columns::decode(buffer.py(), view, starts, &names, check_crc))
+            with_view(buffer, |view| {
+                crate::spark::decode_columns::decode(buffer.py(), view, starts, &names, check_crc)
+            })
         })
     }
 
@@ -181,7 +182,7 @@ mod tianzhou_kernel {
         guarded(|| {
             let numbers = numbers.cast_exact::<PyBytes>().ok()?.as_bytes();
             let ids = ids.cast_exact::<PyBytes>().ok()?.as_bytes();
-            rows::encode(parts.cast_exact::<PyTuple>().ok()?, numbers, ids)
+            crate::spark::encode_rows::encode(parts.cast_exact::<PyTuple>().ok()?, numbers, ids)
         })
     }
 

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 import pyarrow as pa
 
 from tests.support.apache.backends import Backend
-from tianzhou.spark.sink import ledger as sink_ledger
+from tianzhou.spark.sink import exactly_once as sink_ledger
 from tianzhou.spark.sink import tasks
-from tianzhou.spark.sink.ledger import Batch, Ledger
+from tianzhou.spark.sink.exactly_once import Batch, Ledger
 from tianzhou.spark.sink.options import SinkOptions
 from tianzhou.spark.sink.tasks import Half
 

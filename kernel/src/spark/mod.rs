@@ -1,5 +1,5 @@
 //! Conversion between records and Arrow columns, for the Spark source and sink.
 
-pub mod columns;
-mod parse;
-pub mod rows;
+pub mod decode_columns;
+mod decode_records;
+pub mod encode_rows;

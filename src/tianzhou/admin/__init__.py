@@ -15,7 +15,7 @@ Attributes of `Admin`, by subject:
 
 Modules of functions that combine requests:
 
-    group_overview  members, subscriptions, lag      rates           messages per second
+    group_detail    members, subscriptions, lag      rates           messages per second
     message_search  by time, tag, SQL92; following   redelivery      resend, push, dead letters
     trace           message traces                   store_latency   latency between refreshes
     copy_settings   topics and groups of a broker    export          JSON documents of `mqadmin`

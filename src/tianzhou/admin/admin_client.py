@@ -2,13 +2,13 @@
 
 from typing import Self
 
-from tianzhou.admin.acl import Acl
 from tianzhou.admin.brokers import Brokers
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.groups import Groups
 from tianzhou.admin.messages import Messages
 from tianzhou.admin.namesrv import Namesrv
 from tianzhou.admin.offsets import Offsets
+from tianzhou.admin.plain_acl import Acl
 from tianzhou.admin.requests import TIMEOUT_MS, RequestClient
 from tianzhou.admin.topics import Topics
 from tianzhou.protocol.acl import Credentials

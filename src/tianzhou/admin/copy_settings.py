@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef
-from tianzhou.admin.settings_requests import C, SettingsRequests
+from tianzhou.admin.topic_group_configs import C, SettingsRequests
 from tianzhou.errors import TianzhouError
 from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.admin.settings_requests import SettingsRequests, as_change
+from tianzhou.admin.topic_group_configs import SettingsRequests, as_change
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies

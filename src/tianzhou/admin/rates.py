@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef, gather, run_limited
-from tianzhou.admin.group_overview import merge_progress, total_lag
+from tianzhou.admin.group_detail import merge_progress, total_lag
 
 AT_ONCE_MAX = 16
 _PUT_STEPS = 13

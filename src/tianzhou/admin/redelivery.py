@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerRef, gather
-from tianzhou.admin.group_overview import merge_progress
+from tianzhou.admin.group_detail import merge_progress
 from tianzhou.admin.messages import PRODUCER_GROUP, QueueRef, Sent, body_of
 from tianzhou.errors import TargetError
 from tianzhou.message import Message, StoredMessage

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tianzhou.admin.clusters import choose, masters_of
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.admin.settings_requests import SettingsRequests, signed
+from tianzhou.admin.topic_group_configs import SettingsRequests, signed
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies.groups import GroupList

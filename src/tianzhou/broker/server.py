@@ -16,7 +16,7 @@ from tianzhou.broker import advertised_address, disk_space_check
 from tianzhou.broker.assembly import Core, Features, access_control, assemble, serve_metrics
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.cluster import copy_metadata
+from tianzhou.broker.cluster import copy_metadata_on_join
 from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
 from tianzhou.broker.handlers.deps import WaitingPull
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
@@ -141,8 +141,8 @@ class Broker:
         stops.callback(features.answer_parked)
         self._running = core, features
         scheduled.start()
-        if config.copy_metadata_on_join and copy_metadata.is_new(self.topics):
-            await copy_metadata.copy_metadata(
+        if config.copy_metadata_on_join and copy_metadata_on_join.is_new(self.topics):
+            await copy_metadata_on_join.copy_metadata(
                 features.deps.client, self._namesrvs, config.broker_cluster_name,
                 config.broker_name, self.topics, self.groups,
             )  # fmt: skip

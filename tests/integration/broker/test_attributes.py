@@ -19,7 +19,7 @@ from tests.support.brokers import (
     send_fields,
 )
 
-from tianzhou.broker.tables.attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES
+from tianzhou.broker.tables.supported_attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES
 from tianzhou.protocol.bodies import decode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.broker.test_admin import create
 from tests.support.brokers import cluster, peer_of, running_broker, running_namesrv
 
-from tianzhou.broker.cluster import copy_metadata
+from tianzhou.broker.cluster import copy_metadata_on_join
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.protocol.bodies import decode, encode
@@ -91,9 +91,9 @@ async def test_a_cluster_that_cannot_be_asked_is_a_warning(
     tmp_path: Path, namesrv: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"namesrvAddr": namesrv} if namesrv else {}
-    with caplog.at_level(logging.WARNING, logger="tianzhou.broker.cluster.copy_metadata"):
+    with caplog.at_level(logging.WARNING, logger="tianzhou.broker.cluster.copy_metadata_on_join"):
         async with running_broker(tmp_path, copyMetadataOnJoin="true", **settings) as broker:
-            assert copy_metadata.is_new(broker.topics)
+            assert copy_metadata_on_join.is_new(broker.topics)
     assert any("joining DefaultCluster" in record.message for record in caplog.records)
 
 
@@ -122,10 +122,10 @@ def test_peers_are_the_first_members_of_other_names() -> None:
         "c": BrokerData(broker_name="c", addresses={}),
     }
     info = ClusterInfo(clusters={"C": ["a", "b", "c", "gone"], "D": []}, brokers=brokers)
-    found = copy_metadata.read_cluster(info, "C", "b")
+    found = copy_metadata_on_join.read_cluster(info, "C", "b")
     assert found.peers == {"a": "master:1"}
     assert found.own_names == {"C", "D", "a", "b", "c"}
-    assert copy_metadata.read_cluster(info, "none", "b").peers == {}
+    assert copy_metadata_on_join.read_cluster(info, "none", "b").peers == {}
 
 
 def test_what_every_broker_has_of_its_own_is_left_out() -> None:
@@ -135,12 +135,12 @@ def test_what_every_broker_has_of_its_own_is_left_out() -> None:
         "C_REPLY_TOPIC", "bad name",
     )  # fmt: skip
     theirs = TopicConfigTable(topics={name: TopicConfig(perm=2) for name in names})
-    assert copy_metadata.add_topics(theirs, frozenset(("C", "a")), topics) == 1
-    assert copy_metadata.add_topics(theirs, frozenset(("C", "a")), topics) == 0
+    assert copy_metadata_on_join.add_topics(theirs, frozenset(("C", "a")), topics) == 1
+    assert copy_metadata_on_join.add_topics(theirs, frozenset(("C", "a")), topics) == 0
     assert topics.topics == {"orders": TopicConfig(topic_name="orders", perm=2)}
     made = SubscriptionGroupConfig(retry_max_times=1)
     table = SubscriptionGroupTable(groups={"g": made, "TOOLS_CONSUMER": made})
-    assert copy_metadata.add_groups(table, groups) == 1
+    assert copy_metadata_on_join.add_groups(table, groups) == 1
     found = groups.get("g")
     assert found is not None
     assert (found.group_name, found.retry_max_times) == ("g", 1)

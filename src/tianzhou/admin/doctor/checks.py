@@ -15,7 +15,7 @@ from tianzhou.admin.clusters import choose
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.presence import Presence
 from tianzhou.admin.fanout import BrokerRef, gather, gather_any, run_limited
-from tianzhou.admin.group_overview import GroupOverview, Member, QueueProgress, load_overview
+from tianzhou.admin.group_detail import GroupOverview, Member, QueueProgress, load_overview
 from tianzhou.admin.rates import disk_ratio
 from tianzhou.admin.topics import extents
 from tianzhou.clock import wall_ms

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from tianzhou.broker.tables.attributes import group_problems
 from tianzhou.broker.tables.saver import convert_table, unknown_keys
+from tianzhou.broker.tables.supported_attributes import group_problems
 from tianzhou.broker.tables.versioned import VersionedTable
 from tianzhou.broker.validation import check_new_group
 from tianzhou.clock import Clock

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.tables.attributes import topic_problems
 from tianzhou.broker.tables.saver import convert_table, unknown_keys
+from tianzhou.broker.tables.supported_attributes import topic_problems
 from tianzhou.broker.tables.versioned import VersionedTable
 from tianzhou.broker.validation import check_derived_topic
 from tianzhou.clock import Clock

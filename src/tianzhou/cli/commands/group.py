@@ -9,9 +9,9 @@ from rich.text import Text
 
 from tianzhou.admin.copy_settings import copy_groups
 from tianzhou.admin.fanout import gather
-from tianzhou.admin.group_overview import GroupSummary, load_overview, summarize
+from tianzhou.admin.group_detail import GroupSummary, load_overview, summarize
 from tianzhou.cli.commands.group_options import GroupOptions
-from tianzhou.cli.commands.group_overview import (
+from tianzhou.cli.commands.group_output import (
     head,
     lag_table,
     members_table,

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from tianzhou.admin.fanout import BrokerRef, gather
-from tianzhou.admin.group_overview import merge_progress, queue_progress
+from tianzhou.admin.group_detail import merge_progress, queue_progress
 from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
-from tianzhou.cli.commands.group_overview import progress_data
+from tianzhou.cli.commands.group_output import progress_data
 from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import (
     BrokerOption,

@@ -7,7 +7,7 @@ from typing import Annotated, Generic
 
 from tianzhou.admin.copy_settings import CopyPlan
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather
-from tianzhou.admin.settings_requests import C, SettingsRequests
+from tianzhou.admin.topic_group_configs import C, SettingsRequests
 from tianzhou.cli.shared.command import OptionGroup, Session
 from tianzhou.cli.shared.common_options import Where, masters, pairs_of
 from tianzhou.cli.shared.output import plural

@@ -4,8 +4,8 @@
 
 `starts` are the positions where records begin, None for a buffer of consecutive records. Names are
 those of `schema.COLUMNS` that are fields of the record, and `property:NAME` for the text of a
-property. Times are in microseconds, clipped to 64 bits. The kernel has the same contract
-(`columns.rs`) but declines damaged and unusual records; here RecordError says what is wrong where.
+property. Times are in microseconds, clipped to 64 bits. The kernel (`decode_columns.rs`) has the
+same contract but declines damaged and unusual records; here RecordError says what is wrong where.
 """
 
 from collections.abc import Callable, Sequence

@@ -35,8 +35,8 @@ from tianzhou.spark.offsets import (
     Range,
 )
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
-from tianzhou.spark.python_worker import init_worker
 from tianzhou.spark.source.batch import PlannedReader, PushesFilters
+from tianzhou.spark.worker_tuning import init_worker
 from tianzhou.store.files.checkpoint import read_checkpoint
 from tianzhou.store.files.real_disk import RealDisk
 

@@ -4,7 +4,7 @@
         .option("nameServer", "127.0.0.1:9876").save()
 
 By default every row is written at least once: Spark repeats a failed task from its beginning. With
-`exactlyOnce` a batch becomes visible completely and once, or not at all (`ledger.py`).
+`exactlyOnce` a batch becomes visible completely and once, or not at all (`exactly_once.py`).
 """
 
 import logging
@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.sink import tasks
 from tianzhou.spark.sink.options import SinkOptions
 from tianzhou.spark.sink.tasks import Written
+from tianzhou.spark.worker_tuning import TaskPayload, init_worker
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,8 @@ def _end(
             degraded,
         )
     if options.exactly_once:
-        from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
+        from tianzhou.spark.sink import exactly_once  # only exactlyOnce needs a database
 
         halves = [half for each in done for half in each.written.halves]
-        end = ledger.commit if commit else ledger.abort
-        end(ledger.Batch(query, batch), halves, options)
+        end = exactly_once.commit if commit else exactly_once.abort
+        end(exactly_once.Batch(query, batch), halves, options)

@@ -30,8 +30,8 @@ from tianzhou.spark.offsets import (
 )
 from tianzhou.spark.options import ReadingOptions, SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
-from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
+from tianzhou.spark.worker_tuning import TaskPayload, init_worker
 
 O = TypeVar("O", bound=ReadingOptions)  # noqa: E741 - the class of options
 Resolve = Callable[[OffsetSpecs, dict[Queue, Bounds]], Positions]

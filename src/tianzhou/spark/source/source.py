@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 from tianzhou.errors import ConfigError
 from tianzhou.spark import push_down, schema
 from tianzhou.spark.options import SourceOptions, read_options
-from tianzhou.spark.python_worker import init_worker
 from tianzhou.spark.sink.options import SinkOptions, read_sink_options
 from tianzhou.spark.source.batch import BatchReader, PushingReader
 from tianzhou.spark.source.stream import FailedStream, StreamReader
+from tianzhou.spark.worker_tuning import init_worker
 
 
 class RocketmqSource(DataSource):

@@ -32,9 +32,9 @@ from tianzhou.spark.columns.arrow import Decoder
 from tianzhou.spark.offsets import Bounds, NamedOffset, Positions, report_loss
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS
-from tianzhou.spark.python_worker import TaskPayload
 from tianzhou.spark.source.batch import RangePartition, read_range
 from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
+from tianzhou.spark.worker_tuning import TaskPayload
 
 log = logging.getLogger(__name__)
 

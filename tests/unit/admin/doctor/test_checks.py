@@ -6,13 +6,13 @@ from tianzhou.admin.doctor import checks
 from tianzhou.admin.doctor.checks import BrokerState
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.fanout import BrokerRef
-from tianzhou.admin.group_overview import (
+from tianzhou.admin.group_detail import (
     GroupOverview,
     Member,
     QueueProgress,
     SubscriptionConflict,
 )
-from tianzhou.admin.group_overview import (
+from tianzhou.admin.group_detail import (
     HeldQueue as Held,
 )
 from tianzhou.errors import ConnectError

@@ -9,8 +9,8 @@ from tianzhou.broker.handlers.admin.topics import apply_attributes
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.refusals import no_group
 from tianzhou.broker.handlers.responses import saved, success_with
-from tianzhou.broker.tables.attributes import added, group_problems
 from tianzhou.broker.tables.groups import is_system_group
+from tianzhou.broker.tables.supported_attributes import added, group_problems
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body

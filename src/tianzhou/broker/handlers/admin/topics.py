@@ -9,7 +9,7 @@ from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.refusals import find_topic
 from tianzhou.broker.handlers.responses import saved, success_with
-from tianzhou.broker.tables.attributes import MIXED, added, topic_problems
+from tianzhou.broker.tables.supported_attributes import MIXED, added, topic_problems
 from tianzhou.broker.tables.topics import check_queue_counts
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import (

@@ -14,9 +14,8 @@ import pytest
 
 from tests.support.spark.reading import stored_at
 from tianzhou.errors import TianzhouError
-from tianzhou.spark.sink import ledger as sink_ledger
-from tianzhou.spark.sink import tasks
-from tianzhou.spark.sink.ledger import Batch, Ledger
+from tianzhou.spark.sink import exactly_once, tasks
+from tianzhou.spark.sink.exactly_once import Batch, Ledger
 from tianzhou.spark.sink.options import SinkOptions
 from tianzhou.spark.sink.tasks import Half
 from tianzhou.testing import Cluster
@@ -65,7 +64,7 @@ def test_half_messages_are_invisible_until_the_batch_is_committed(options: SinkO
     halves = send(options, BODIES)
     assert len({half.msg_id for half in halves}) == len(BODIES)
     assert not seen(options)
-    assert sink_ledger.commit(Batch(QUERY, 0), halves, options)
+    assert exactly_once.commit(Batch(QUERY, 0), halves, options)
     assert seen(options) == ONCE
     ledger = Ledger(options.ledger)
     assert ledger.unfinished(QUERY) == []
@@ -73,15 +72,15 @@ def test_half_messages_are_invisible_until_the_batch_is_committed(options: SinkO
 
 
 def test_a_repeated_batch_is_dropped(options: SinkOptions) -> None:
-    assert sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
-    assert not sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
-    assert sink_ledger.commit(Batch("other", 0), send(options, ["of another query"]), options)
+    assert exactly_once.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert not exactly_once.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert exactly_once.commit(Batch("other", 0), send(options, ["of another query"]), options)
     assert seen(options) == ONCE + Counter(["of another query"])
 
 
 def test_half_messages_of_a_crashed_task_stay_invisible(options: SinkOptions) -> None:
     send(options, BODIES[:7])
-    sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    exactly_once.commit(Batch(QUERY, 0), send(options, BODIES), options)
     assert seen(options) == ONCE
 
 
@@ -96,13 +95,13 @@ def test_a_batch_is_finished_after_a_crash_of_the_driver(
     _end(halves[:ended_count], options)
     assert sum(seen(options).values()) == ended_count
     # Spark repeats the batch; the next driver finishes the decided one and drops the repetition.
-    assert not sink_ledger.commit(Batch(QUERY, 3), send(options, BODIES), options)
+    assert not exactly_once.commit(Batch(QUERY, 3), send(options, BODIES), options)
     assert seen(options) == ONCE
 
 
 def _end(halves: list[Half], options: SinkOptions) -> None:
-    end = sink_ledger._end  # pyright: ignore[reportPrivateUsage] - a driver that dies on its way
-    commit = sink_ledger._commit  # pyright: ignore[reportPrivateUsage] - as above
+    end = exactly_once._end  # pyright: ignore[reportPrivateUsage] - a driver that dies on its way
+    commit = exactly_once._commit  # pyright: ignore[reportPrivateUsage] - as above
     asyncio.run(end(halves, options, commit))
 
 
@@ -117,7 +116,7 @@ def test_a_decided_batch_survives_a_restart_of_the_brokers(
     for name in small.broker_names:
         small.stop_broker(name)
         small.start_broker(name)
-    assert sink_ledger.commit(Batch(QUERY, 1), send(options, ["next"]), options)
+    assert exactly_once.commit(Batch(QUERY, 1), send(options, ["next"]), options)
     assert seen(options) == ONCE + Counter(["next"])
 
 
@@ -132,19 +131,19 @@ def test_unavailable_brokers_fail_the_commit_and_nothing_is_lost(
         ledger=options.ledger, retry_for=300, request_timeout=500,
     )  # fmt: skip
     with pytest.raises(TianzhouError):
-        sink_ledger.commit(Batch(QUERY, 0), halves, impatient)
+        exactly_once.commit(Batch(QUERY, 0), halves, impatient)
     for name in small.broker_names:
         small.start_broker(name)
     # Spark aborts what failed to commit; the batch is decided, so that must not undo it.
-    sink_ledger.abort(Batch(QUERY, 0), halves, options)
-    assert not sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    exactly_once.abort(Batch(QUERY, 0), halves, options)
+    assert not exactly_once.commit(Batch(QUERY, 0), send(options, BODIES), options)
     assert seen(options) == ONCE
 
 
 def test_an_aborted_batch_can_be_written_again(options: SinkOptions) -> None:
     halves = send(options, BODIES)
-    sink_ledger.abort(Batch(QUERY, 0), halves, options)
-    assert sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    exactly_once.abort(Batch(QUERY, 0), halves, options)
+    assert exactly_once.commit(Batch(QUERY, 0), send(options, BODIES), options)
     assert seen(options) == ONCE
 
 
@@ -158,7 +157,7 @@ def test_a_commit_whose_response_was_lost_is_not_executed_twice(
     _end(halves, options)
     assert [len(left) for _, left in ledger.unfinished(QUERY)] == [len(BODIES)]
     ledger.close()
-    sink_ledger.commit(Batch(QUERY, 1), [], options)
+    exactly_once.commit(Batch(QUERY, 1), [], options)
     assert seen(options) == ONCE
 
 

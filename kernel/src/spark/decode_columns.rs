@@ -2,7 +2,7 @@
 //!
 //! Numbers are in the machine's byte order, as Arrow requires. Texts are an array of 32-bit offsets
 //! and the concatenated bytes, with a validity bit map where values may be missing. Records are
-//! parsed first (`parse.rs`); then each column is written in one go, directly into the object that
+//! parsed first (`decode_records.rs`); then each column is written in one go, directly into the object that
 //! Python gets. Bodies are copied there while parsing, and their checksums computed on the copy.
 
 use std::iter::repeat_n;
@@ -10,7 +10,7 @@ use std::iter::repeat_n;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::parse::{Host, Parsed, Row, Wanted, all_starts, body_bytes};
+use super::decode_records::{Host, Parsed, Row, Wanted, all_starts, body_bytes};
 use crate::codecs::text::hex_of;
 use crate::view::View;
 

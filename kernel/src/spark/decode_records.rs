@@ -1,6 +1,6 @@
 //! Parses records into rows: the fixed fields in a struct, the texts in one buffer.
 //!
-//! Every check of a record happens here. `columns.rs` then goes through the rows once per column,
+//! Every check of a record happens here. `decode_columns.rs` then goes through the rows once per column,
 //! which is far faster than through all columns per row. Neighbouring records mostly have the same
 //! hosts and property names, so those of the record before are compared first.
 

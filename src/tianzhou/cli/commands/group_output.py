@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
-from tianzhou.admin.group_overview import GroupOverview, QueueProgress, model_name
+from tianzhou.admin.group_detail import GroupOverview, QueueProgress, model_name
 from tianzhou.cli.shared.output import (
     format_duration,
     format_time,

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tianzhou.spark import python_worker
+from tianzhou.spark import worker_tuning
 
 
 @pytest.mark.parametrize("name", ["pyspark.daemon", "pyspark.sql.worker.plan_data_source_read"])
@@ -17,16 +17,16 @@ def test_a_worker_process_is_initialized_once(name: str, monkeypatch: pytest.Mon
     main.__spec__ = ModuleSpec(name, None)
     frozen: list[int] = []
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(python_worker, "_initialized", False)
+    monkeypatch.setattr(worker_tuning, "_initialized", False)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    python_worker.init_worker()
-    python_worker.init_worker()
+    worker_tuning.init_worker()
+    worker_tuning.init_worker()
     assert frozen == [1]
 
 
 @pytest.mark.parametrize("given", [["-c"], ["-m", "timeit", "-n1", "-r1"]])
 def test_the_program_of_a_user_is_not_changed(given: list[str]) -> None:
-    program = "import gc; from tianzhou.spark.python_worker import init_worker; init_worker(); "
+    program = "import gc; from tianzhou.spark.worker_tuning import init_worker; init_worker(); "
     program += "assert gc.get_freeze_count() == 0"
     subprocess.run([sys.executable, *given, program], check=True, capture_output=True)
 
@@ -57,7 +57,7 @@ print(nodelay)
 )
 def test_receiving_a_task_disables_tcp_delays(main: str, nodelay: str) -> None:
     program = f"""
-from tianzhou.spark.python_worker import TaskPayload
+from tianzhou.spark.worker_tuning import TaskPayload
 
 class Task(TaskPayload):
     def __init__(self, number):

@@ -1,6 +1,6 @@
 """A group from all sides: what is made of the answers of brokers and members."""
 
-from tianzhou.admin.group_overview import (
+from tianzhou.admin.group_detail import (
     NOT_SUBSCRIBED,
     HeldQueue,
     Member,
