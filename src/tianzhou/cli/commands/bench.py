@@ -170,16 +170,15 @@ async def send(
     total = None if seconds is not None else count or 10_000
     body = b"x" * size_bytes
     left = iter(range(total)) if total is not None else None
-    deadline_s = time.perf_counter() + (seconds or 0)
-
-    def goes_on() -> bool:
-        if left is not None:
-            return next(left, None) is not None
-        return time.perf_counter() < deadline_s
-
     with _bar(session) as bar:
         meter = Meter(bar, "sending", total)
         async with Producer("tianzhou_bench", settings=session.client_settings()) as producer:
+            deadline_s = time.perf_counter() + (seconds or 0)
+
+            def goes_on() -> bool:
+                if left is not None:
+                    return next(left, None) is not None
+                return time.perf_counter() < deadline_s
 
             async def work() -> None:
                 while goes_on():
