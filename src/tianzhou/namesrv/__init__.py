@@ -1,1 +1,1 @@
-"""The nameserver: routes in memory, learned from brokers, asked for by clients."""
+"""The nameserver: routes in memory, registered by brokers and queried by clients."""

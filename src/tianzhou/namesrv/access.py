@@ -1,20 +1,20 @@
-"""Which brokers may register, and which accounts administrate: an optional file of a nameserver.
+"""Access control of a nameserver: which brokers may register, and which accounts administrate.
 
-    brokerAddresses: [10.0.0.0/24]           register, unregister and so on from there, unsigned
+    brokerAddresses: [10.0.0.0/24]           requests of brokers, unsigned, from these addresses
     brokerAccounts:
-      - {accessKey: broker-service, secretKey: ...}         the same, signed, from anywhere
+      - {accessKey: broker-service, secretKey: ...}         the same, signed, from any address
     administrators:
-      - {accessKey: operations, secretKey: ...}             everything, signed, from anywhere
+      - {accessKey: operations, secretKey: ...}             all requests, signed, from any address
 
-What only reads is open, as clients need it; every request that is not named here needs an
-administrator. Rules change only as a whole: a file that cannot be used, or is gone, leaves the
-rules as they were. RocketMQ has nothing like it: its nameserver trusts its network.
+Read-only requests are open: clients need them. A request code that is not listed below needs an
+administrator. An invalid or missing file leaves the current rules in force. RocketMQ has no such
+file: its nameserver trusts its network.
 """
 
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
@@ -45,7 +45,7 @@ OPEN = frozenset(
         RequestCode.GET_KVLIST_BY_NAMESPACE,
     }
 )
-"""What only reads."""
+"""Read-only requests."""
 OF_BROKERS = frozenset(
     {
         RequestCode.REGISTER_BROKER,
@@ -55,7 +55,7 @@ OF_BROKERS = frozenset(
         RequestCode.REGISTER_TOPIC_IN_NAMESRV,
     }
 )
-"""What brokers send; QUERY_DATA_VERSION counts as a sign of life."""
+"""Requests of brokers; QUERY_DATA_VERSION counts as a heartbeat."""
 
 _SIZE_MAX = 4 * 1024 * 1024
 _KEY_MIN_CHARACTERS = 7
@@ -73,57 +73,54 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
     administrators: list[_Account] = []
 
 
-class _Known(NamedTuple):
-    secret_key: str
-    is_admin: bool
-
-
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What the file says."""
+    """The content of the file."""
 
     addresses: tuple[Matches, ...]
-    accounts: dict[str, _Known] = field(repr=False)
-    """By access key."""
+    secret_keys: dict[str, str] = field(repr=False)
+    """Of all accounts, by access key."""
+    administrators: frozenset[str]
+    """Access keys."""
 
 
 def read_rules(path: Path) -> AccessRules:
-    """Raises ConfigError that names the file; its text never holds a secret."""
+    """Raises ConfigError with the path; its text never contains a secret."""
     text = read_text(path, _SIZE_MAX)
     try:
         data: object = parse_yaml(text) or dict[str, object]()
         check_names(data, _File, "the file")
-        said = {name: value for name, value in cast("dict[str, object]", data).items() if value}
-        file = msgspec.convert(said, _File)
+        given = {name: value for name, value in cast("dict[str, object]", data).items() if value}
+        file = msgspec.convert(given, _File)
         return AccessRules(
             tuple(map(parse_pattern, file.broker_addresses)),
-            _accounts_of(file),
+            _secret_keys(file.broker_accounts + file.administrators),
+            frozenset(account.access_key for account in file.administrators),
         )
     except (msgspec.ValidationError, ConfigError) as e:
         raise ConfigError(f"{path}: {e}") from e
 
 
-def _accounts_of(file: _File) -> dict[str, _Known]:
-    accounts: dict[str, _Known] = {}
-    for listed, is_admin in ((file.broker_accounts, False), (file.administrators, True)):
-        for account in listed:
-            key, secret = account.access_key, account.secret_key
-            if min(len(key), len(secret)) < _KEY_MIN_CHARACTERS:
-                raise ConfigError(
-                    f"account {key!r}: accessKey and secretKey need at least "
-                    f"{_KEY_MIN_CHARACTERS} characters"
-                )
-            if key in accounts:
-                raise ConfigError(f"account {key} is there twice")
-            accounts[key] = _Known(secret, is_admin)
-    return accounts
+def _secret_keys(accounts: list[_Account]) -> dict[str, str]:
+    secret_keys: dict[str, str] = {}
+    for account in accounts:
+        key, secret = account.access_key, account.secret_key
+        if min(len(key), len(secret)) < _KEY_MIN_CHARACTERS:
+            raise ConfigError(
+                f"account {key!r}: accessKey and secretKey need at least "
+                f"{_KEY_MIN_CHARACTERS} characters"
+            )
+        if key in secret_keys:
+            raise ConfigError(f"account {key} is listed twice")
+        secret_keys[key] = secret
+    return secret_keys
 
 
 class Access:
-    """Checks requests by a file that may change at any time."""
+    """Checks requests against the access file, and reloads the file when it changes."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError if the file cannot be used."""
+        """Raises ConfigError if the file is invalid."""
         self._path = path
         watched = WatchedFiles(
             lambda: [path], self._reload, "access: the last good rules stay in force"
@@ -136,16 +133,15 @@ class Access:
         log.info("%s", self._reload())
 
     def _reload(self) -> str:
-        self._rules = read_rules(self._path)
-        admin_count = sum(account.is_admin for account in self._rules.accounts.values())
+        rules = self._rules = read_rules(self._path)
+        admin_count = len(rules.administrators)
         return (
-            f"access: {len(self._rules.addresses)} addresses and "
-            f"{len(self._rules.accounts) - admin_count} accounts of brokers, "
-            f"{admin_count} administrators"
+            f"access: {len(rules.addresses)} addresses and {len(rules.secret_keys) - admin_count} "
+            f"accounts of brokers, {admin_count} administrators"
         )
 
     def check(self, peer: str, request: Command) -> Steps[None]:
-        """The signature of a long request takes a slice. Raises RequestError NO_PERMISSION."""
+        """Raises RequestError NO_PERMISSION. Pauses after a long body: its hash takes a slice."""
         if request.code in OPEN:
             return
         why = self._refusal(peer, request)
@@ -157,14 +153,14 @@ class Access:
         key = request.fields.get(acl.ACCESS_KEY)
         if (ending := self._lines.ending()) is not None:
             log.warning(
-                "access: %s of %s by account %r refused: %s%s",
+                "access: %s from %s by account %r refused: %s%s",
                 _code_name(request.code), peer, None if key is None else key[:_NAME_SHOWN], why,
                 ending,
             )  # fmt: skip
         raise RequestError(ResponseCode.NO_PERMISSION, f"access denied: {why}")
 
     def _refusal(self, peer: str, request: Command) -> str | None:
-        """Why not; None if it may."""
+        """Why the request is refused; None if it is permitted."""
         rules = self._rules
         is_of_broker = request.code in OF_BROKERS
         address = parse_host(peer.rpartition(":")[0])
@@ -174,11 +170,9 @@ class Access:
         key = request.fields.get(acl.ACCESS_KEY)
         if key is None:
             return f"{_code_name(request.code)} needs {needed}, and the request is not signed"
-        account = rules.accounts.get(key)
-        if not acl.is_signed_with(request, account.secret_key if account else None):
+        if not acl.is_signed_with(request, rules.secret_keys.get(key)):
             return "the account or its signature is not right"
-        assert account is not None
-        if is_of_broker or account.is_admin:
+        if is_of_broker or key in rules.administrators:
             return None
         return f"{_code_name(request.code)} needs {needed}, and the account is none"
 

@@ -1,7 +1,7 @@
 """Settings of the nameserver, under RocketMQ's own names.
 
 The keys are those of NamesrvConfig and NettyServerConfig in RocketMQ 5.x and of its TLS properties;
-what only Tianzhou has is said to be so. `IGNORED` are keys of stock files that mean nothing here.
+settings that only Tianzhou has are marked. `IGNORED` are keys of stock files without effect here.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
@@ -31,17 +31,17 @@ class NamesrvConfig(TlsSettings, LogSettings):
 
     # -- network ----------------------------------------------------------------------------------
     listen_port: int = setting(
-        9876, "TCP port for brokers, clients and tools; 0 takes a free one", maximum=65535
+        9876, "TCP port for brokers, clients and tools; 0 selects a free one", maximum=65535
     )
     bind_address: str = setting(
         "0.0.0.0",  # noqa: S104 - RocketMQ's default: every interface
         "address or name to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
     )
     server_channel_max_idle_time_seconds: int = positive_setting(
-        120, "a connection without traffic for so long is closed"
+        120, "seconds without traffic after which a connection is closed"
     )
     shutdown_wait_time_seconds: int = setting(
-        30, "how long a stop waits for answers that are under way", maximum=3600, change=RESTART
+        30, "seconds that a stop waits for requests in flight", maximum=3600, change=RESTART
     )
 
     # -- files ------------------------------------------------------------------------------------
@@ -50,26 +50,26 @@ class NamesrvConfig(TlsSettings, LogSettings):
     )
     config_store_path: Path = path_setting(
         lambda: in_home("namesrv/namesrv.properties"),
-        "file that takes settings changed at run time; the configuration file if one is given",
+        "file for settings changed at run time; the configuration file if one is given",
     )
 
     # -- brokers ----------------------------------------------------------------------------------
     broker_channel_expired_time_ms: int = positive_setting(
-        120_000, "a broker silent for so many ms is dropped, unless it names its own (Tianzhou's)",
+        120_000, "a broker silent for so many ms is dropped, if it sends no own limit (Tianzhou's)",
         key="brokerChannelExpiredTime", change=ADMIN,
     )  # fmt: skip
     scan_not_active_broker_interval_ms: int = setting(
-        5_000, "ms between two looks for silent brokers",
+        5_000, "ms between two checks for silent brokers",
         key="scanNotActiveBrokerInterval", change=ADMIN, minimum=10, maximum=INT32_MAX,
     )  # fmt: skip
     delete_topic_with_broker_registration: bool = setting(
-        False, "forget topics that a registration no longer lists", change=ADMIN
+        False, "delete topics that a registration no longer lists", change=ADMIN
     )
     support_acting_master: bool = setting(
         False, "show the first slave of a group without master as its master", change=LIVE
     )
     notify_min_broker_id_changed: bool = setting(
-        False, "tell the brokers of a group when the lowest broker id changes", change=ADMIN
+        False, "notify the brokers of a group when the lowest broker id changes", change=ADMIN
     )
 
     # -- routes -----------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class NamesrvConfig(TlsSettings, LogSettings):
         False, "refuse route queries for waitSecondsForService after the start"
     )
     wait_seconds_for_service: int = setting(
-        45, "so long brokers may register before clients are answered, if needWaitForService",
+        45, "seconds for brokers to register before clients are served, if needWaitForService",
         change=RESTART, maximum=600,
     )  # fmt: skip
     enable_all_topic_list: bool = setting(True, "answer requests for all topics", change=LIVE)
@@ -91,18 +91,17 @@ class NamesrvConfig(TlsSettings, LogSettings):
         True, "answer requests for topics by cluster and for unit topics", change=LIVE
     )
     route_cache_size: int = setting(
-        64 * 1024 * 1024, "bytes of encoded routes kept for the next query (Tianzhou's)", size=True
+        64 * 1024 * 1024, "bytes of the cache of encoded routes (Tianzhou's)", size=True
     )
 
     # -- access -----------------------------------------------------------------------------------
     access_file: Path | None = setting(
-        None, "brokers that may register, and administrators; read again when it changes "
-        "(Tianzhou's)",
-    )  # fmt: skip
+        None, "brokers that may register, and administrators; reloaded when it changes (Tianzhou's)"
+    )
 
     # -- limits -----------------------------------------------------------------------------------
     quota_file: Path | None = setting(
-        None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
+        None, "quotas of connections and clients; reloaded when it changes (Tianzhou's)"
     )
     max_topics: int = positive_setting(NAMESRV_TOPICS_MAX, "topics of all brokers (Tianzhou's)")
     max_routes: int = positive_setting(
@@ -118,8 +117,10 @@ class NamesrvConfig(TlsSettings, LogSettings):
 
     # -- health and metrics ------------------------------------------------------------------------
     health_enable: bool = setting(False, "serve /health and /metrics over HTTP (Tianzhou's)")
-    health_host: str = setting("", "address of these pages; bindAddress if empty (Tianzhou's)")
-    health_port: int = setting(5558, "their port; 0 takes a free one (Tianzhou's)", maximum=65535)
+    health_host: str = setting("", "address of both pages; bindAddress if empty (Tianzhou's)")
+    health_port: int = setting(
+        5558, "port of both; 0 selects a free one (Tianzhou's)", maximum=65535
+    )
 
     # -- administration ---------------------------------------------------------------------------
     config_black_list: str = setting(
@@ -138,7 +139,7 @@ IGNORED: Mapping[str, str] = {
     "clusterTest": "there is no test cluster mode",
     "enableControllerInNamesrv": "this nameserver has no controller inside",
     "unRegisterBrokerQueueCapacity": "brokers are dropped at once",
-    "tls.config.file": "TLS settings belong into the configuration file itself",
+    "tls.config.file": "TLS settings belong in the configuration file itself",
     "tls.server.authClient": "certificates that clients show are always checked",
     "tls.test.mode.enable": "there is no built-in test certificate",
     "enableShutdownGracefully": "a stop is always graceful",
@@ -171,4 +172,4 @@ IGNORED: Mapping[str, str] = {
         _NO_CLIENT,
     ),
 }  # fmt: skip
-"""Keys of stock files that are accepted without effect, and why."""
+"""Keys of stock files that are accepted without effect, with the reason."""

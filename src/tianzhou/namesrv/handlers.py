@@ -1,8 +1,8 @@
 """The handlers of the nameserver, one function per request code.
 
-A handler decodes its header, asks the registry or the KV configuration, and returns the response.
-It raises `RequestError` with RocketMQ's own code and remark. Handlers answer at once, without a
-task, except the few that write a file, and long work, which runs in slices.
+A handler decodes its header, queries the registry or the KV configuration, and returns the
+response. It raises `RequestError` with RocketMQ's own code and remark. Handlers respond at once,
+without a task, except the few that write a file, and long work, which runs in slices.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ Replied = Command | Awaitable[Command]
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
 _FIXED_KEYS = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
-"""Settings that no request may change, whatever configBlackList says."""
+"""Settings that no request may change, also if they are not in configBlackList."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,18 @@ class NamesrvDeps:
     has_accounts: bool
     """Whether requests that change something are checked for an administrator (accessFile)."""
     warnings: LogRateLimit
-    """Limits the log lines about doubtful registrations, which any host can send."""
+    """Limits the log lines about suspicious registrations, which any host can send."""
     registry: Registry
     routes: RouteCache
     kv: KVConfig
     clock: Clock
     ready_ms: int
-    """From then on route queries are answered (needWaitForService). Computed at the start, so that
-    no change of settings takes routes away again."""
+    """Route queries are rejected before this time (needWaitForService). Computed at the start, so
+    that a change of settings cannot make the server reject them again."""
     notify: Callable[[MinIdNotice], None]
     """Notifies brokers that the lowest id of their group has changed."""
     changes: InOrder = field(default_factory=InOrder)
-    """Runs the changes of the registry one after the other: each may take more than a slice."""
+    """Serializes changes of the registry: each may last longer than a slice."""
 
 
 Handler = Callable[[NamesrvDeps, Connection, Command], Replied]
@@ -101,7 +101,7 @@ def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
 
 
 def is_in_service(deps: NamesrvDeps) -> bool:
-    """Whether brokers have had the time to register that they shall have before clients ask."""
+    """Whether route queries are answered: the time for brokers to register is over."""
     return deps.clock() >= deps.ready_ms
 
 
@@ -110,22 +110,18 @@ def get_route(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     if not is_in_service(deps):
         raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
     if header.zone_mode and header.zone_name and not header.zone_name.isspace():
-        answer = _route_in_zone(deps, header.topic, header.zone_name)
+        route = deps.routes.route(header.topic)
+        # RocketMQ encodes filtered routes in the old dialect for every client.
+        body = None if route is None else bodies.encode(only_zone(route, header.zone_name))
     else:
         standard = request.version >= V4_9_4 or header.accept_standard_json_only is True
-        answer = deps.routes.answer(header.topic, standard=standard)
-    if answer is None:
+        body = deps.routes.answer(header.topic, standard=standard)
+    if body is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
             f"No topic route info in name server for the topic: {header.topic}{_FAQ}",
         )
-    return Command(code=ResponseCode.SUCCESS, body=answer)
-
-
-def _route_in_zone(deps: NamesrvDeps, topic: str, zone_name: str) -> bytes | None:
-    route = deps.routes.route(topic)
-    # RocketMQ writes filtered routes in the old dialect for every client.
-    return None if route is None else bodies.encode(only_zone(route, zone_name))
+    return success(body)
 
 
 def get_cluster_info(deps: NamesrvDeps, _: Connection, __: Command) -> Command:
@@ -172,22 +168,22 @@ def _register(
     connection: Connection,
     request: Command,
 ) -> Steps[Registered | None]:
-    exact = deps.settings.config.delete_topic_with_broker_registration
+    delete_missing = deps.settings.config.delete_topic_with_broker_registration
     now_ms = deps.clock()
     digest = hashlib.blake2b(request.body, digest_size=16).digest()
     yield
-    if not exact:
+    if not delete_missing:
         renewed = deps.registry.renew(identity, digest, connection, now_ms)
         if renewed is not None:
             return renewed
-    said = yield from _broker_topics(request, compressed)
+    topics = yield from _broker_topics(request, compressed)
     if connection.closed:
-        # It would stay until it has been silent for too long.
+        # Registered now, the broker would stay until it expires.
         return None
     registered = yield from deps.registry.register(
-        identity, said, digest, connection, now_ms, delete_missing=exact
+        identity, topics, digest, connection, now_ms, delete_missing=delete_missing
     )
-    _log_registration(deps, identity, said, registered, connection.peer)
+    _log_registration(deps, identity, len(topics.topics), registered, connection.peer)
     return registered
 
 
@@ -218,28 +214,28 @@ def _warn(deps: NamesrvDeps, text: str) -> None:
 def _log_registration(
     deps: NamesrvDeps,
     identity: BrokerIdentity,
-    said: BrokerTopics,
+    topic_count: int,
     registered: Registered | None,
     peer: str,
 ) -> None:
-    who = f"broker {identity.name} {identity.broker_id} at {identity.addr}"
+    broker = f"broker {identity.name} {identity.broker_id} at {identity.addr}"
     if registered is None:
-        _warn(deps, f"{who}: refused, its first registration lists one topic only")
+        _warn(deps, f"{broker}: refused, its first registration lists one topic only")
         return
     if registered.ignored:
-        _warn(deps, f"{who}: ignored, a newer broker has its id; registered from {peer}")
+        _warn(deps, f"{broker}: ignored, a newer broker has its id; registered from {peer}")
         return
     if registered.displaced is not None:
         _warn(
             deps,
-            f"{who}: takes the place of {registered.displaced}, which has the same name and id and "
+            f"{broker}: replaces {registered.displaced}, which has the same name and id and "
             f"is still registered; registered from {peer}. Give one of them another brokerName; if "
             f"it is no broker of yours, list yours in accessFile",
         )
     if registered.new:
-        log.info("%s: registered in %s, %d topics", who, identity.cluster, len(said.topics))
+        log.info("%s: registered in %s, %d topics", broker, identity.cluster, topic_count)
     else:
-        log.debug("%s: topics changed, %d listed", who, len(said.topics))
+        log.debug("%s: topics changed, %d listed", broker, topic_count)
 
 
 def _order_config_for_broker(deps: NamesrvDeps) -> bytes:
@@ -260,10 +256,10 @@ def unregister_broker(
 
 
 def report_dropped(deps: NamesrvDeps, dropped: list[Dropped], why: str) -> None:
-    """Log dropped brokers, and notify the rest of their groups if the lowest id changed."""
+    """Log dropped brokers, and notify the other brokers of a group if its lowest id changed."""
     for each in dropped:
         log.info(
-            "broker %s %d at %s: gone, %s",
+            "broker %s %d at %s: dropped, %s",
             each.broker.name, each.broker.broker_id, each.broker.addr, why,
         )  # fmt: skip
         if each.notice is not None:
@@ -278,11 +274,11 @@ def broker_heartbeat(deps: NamesrvDeps, _: Connection, request: Command) -> Comm
 
 def query_data_version(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.BrokerRequest, request.fields)
-    theirs = bodies.decode_request(DataVersion, request.body)
+    current = bodies.decode_request(DataVersion, request.body)
     deps.registry.heartbeat(header.cluster_name, header.broker_addr, deps.clock())
-    ours = deps.registry.version_of(header.cluster_name, header.broker_addr)
-    changed = ours is None or not same_version(ours, theirs)
-    body = b"" if ours is None else bodies.encode(ours)
+    registered = deps.registry.version_of(header.cluster_name, header.broker_addr)
+    changed = registered is None or not same_version(registered, current)
+    body = b"" if registered is None else bodies.encode(registered)
     return success(body, wire.QueryDataVersionResponse(changed=changed))
 
 
@@ -362,7 +358,7 @@ def get_topics_by_cluster(deps: NamesrvDeps, _: Connection, request: Command) ->
 
 
 def get_system_topics(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
-    """Names that topics of every cluster have: those of clusters and of brokers."""
+    """The names of all clusters and brokers: each has a topic of its name."""
     names: dict[str, None] = {}
     for cluster, broker_names in deps.registry.clusters().items():
         names |= dict.fromkeys([cluster, *broker_names])
@@ -372,7 +368,7 @@ def get_system_topics(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
 
 
 def unit_topics(mask: int, wanted: int) -> Handler:
-    """A handler that lists the topics whose system flag has these bits of a mask."""
+    """A handler that lists the topics whose system flag, masked, equals `wanted`."""
 
     def get(deps: NamesrvDeps, _: Connection, __: Command) -> Replied:
         enabled = deps.settings.config.enable_topic_list
@@ -394,7 +390,7 @@ async def update_config(deps: NamesrvDeps, connection: Connection, request: Comm
         deps.settings, connection, request, config.config_store_path,
         fixed=fixed_keys(config.config_black_list, *_FIXED_KEYS), has_accounts=deps.has_accounts,
     )  # fmt: skip
-    # Encoded routes may show the settings of before.
+    # Cached routes may depend on the old settings.
     deps.routes.clear()
     return success()
 
@@ -421,7 +417,7 @@ async def _kv_changed(
     try:
         await saved
     except StoreError as e:
-        log.error("%s", e)  # noqa: TRY400 - the text says it all
+        log.error("%s", e)  # noqa: TRY400 - the text has the cause
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
     if namespace == ORDER_TOPIC_NAMESPACE:
         deps.routes.forget((key,))

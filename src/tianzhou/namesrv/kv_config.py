@@ -2,8 +2,8 @@
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
 
-A change is first on disk and then in force, so an acknowledged change survives a crash. Files
-are written in a thread: a slow disk must not keep clients from their routes.
+A change is on disk before it is in force, so an acknowledged change survives a crash. Files are
+written in a thread: a slow disk must not delay route queries.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tianzhou.protocol.bodies import Body
 Table = dict[str, dict[str, str]]
 
 _PAIR_BYTES = 64
-"""What a pair costs beside its text: a million empty ones are no small table."""
+"""Overhead of a pair, so that a million empty pairs do not count as an empty table."""
 
 
 class _File(Body, frozen=True, kw_only=True):
@@ -26,9 +26,9 @@ class _File(Body, frozen=True, kw_only=True):
 
 
 def load_table(path: Path) -> Table:
-    """What the file holds, nothing if there is none. Raises ConfigError if it cannot be read.
+    """The content of the file, empty if it does not exist. Raises ConfigError if it cannot be read.
 
-    A broken file is not passed over: the next change would overwrite what may still be saved.
+    A broken file is not ignored: the next change would overwrite data that can still be recovered.
     """
     try:
         data = path.read_bytes()
@@ -37,7 +37,7 @@ def load_table(path: Path) -> Table:
     except OSError as e:
         raise ConfigError(f"KV configuration {path} cannot be read: {e.strerror}") from e
     if not data.strip():
-        return {}  # RocketMQ takes an empty file for an empty table, too.
+        return {}  # As in RocketMQ, an empty file is an empty table.
     try:
         return bodies.decode(_File, data).config_table
     except BodyError as e:
@@ -50,13 +50,13 @@ class KVConfig:
     """The table in force and its file."""
 
     def __init__(
-        self, path: Path, check_room: Callable[[int, str], None] = lambda size, what: None
+        self, path: Path, check_growth: Callable[[int, str], None] = lambda size, what: None
     ) -> None:
-        """`check_room` is called before the table grows, with the bytes it would have, and raises
-        what refuses it. Raises ConfigError if the file cannot be read.
+        """`check_growth` is called with the new size in bytes before the table grows, and raises an
+        error to reject the change. Raises ConfigError if the file cannot be read.
         """
         self._path = path
-        self._check_room = check_room
+        self._check_growth = check_growth
         self._table = load_table(path)
         self._lock = asyncio.Lock()
 
@@ -64,25 +64,25 @@ class KVConfig:
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All pairs of a namespace, None if there has never been one in it."""
+        """All pairs of a namespace, None if it never had one."""
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.
 
-        Raises StoreError, and changes nothing, if it cannot be saved or the table would be larger
-        than a nameserver keeps in memory and rewrites with every change.
+        Raises StoreError, and changes nothing, if it cannot be saved. The size of the table is
+        limited, as it is in memory and rewritten with every change.
         """
         async with self._lock:
             pairs = self._table.get(namespace, {}) | {key: value}
             table = self._table | {namespace: pairs}
             size = _size_of(table)
             if size > _size_of(self._table):
-                self._check_room(size, f"value {key} of namespace {namespace} cannot be set")
+                self._check_growth(size, f"value {key} of namespace {namespace} cannot be set")
             await self._save(table)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if it is there. Raises StoreError, and changes nothing, like `put`."""
+        """Remove a value, if it exists. Raises StoreError, and changes nothing, like `put`."""
         async with self._lock:
             pairs = dict(self._table.get(namespace, {}))
             if pairs.pop(key, None) is not None:
@@ -90,13 +90,12 @@ class KVConfig:
 
     async def _save(self, table: Table) -> None:
         try:
-            await asyncio.to_thread(self._write, table)
+            await asyncio.to_thread(
+                lambda: replace_file(self._path, bodies.encode(_File(config_table=table)))
+            )
         except OSError as e:
             raise StoreError(f"KV configuration {self._path} cannot be saved: {e.strerror}") from e
         self._table = table
-
-    def _write(self, table: Table) -> None:
-        replace_file(self._path, bodies.encode(_File(config_table=table)))
 
 
 def _size_of(table: Table) -> int:

@@ -1,4 +1,4 @@
-"""/metrics of a nameserver for Prometheus: the sizes of its tables, and what it refused."""
+"""/metrics of a nameserver for Prometheus: table sizes, and counters of refused requests."""
 
 from collections.abc import Iterable, Mapping
 
@@ -27,7 +27,7 @@ def metrics_page(
     quota_refusals: Mapping[str, int],
     access_refusal_count: int,
 ) -> Page:
-    """The page, from the state of this moment; refusals are counted by the name of the limit."""
+    """The page, from the current state; refusals are counted by the name of the limit."""
     families: list[Metric] = []
     for name, meaning, value in (
         ("brokers", "Registered brokers", sizes.brokers),
@@ -50,5 +50,5 @@ def metrics_page(
     )
     denied.add_metric(_NODE, access_refusal_count)
     families.append(denied)
-    text = generate_latest(_Collected(families))  # pyright: ignore[reportArgumentType] - it asks for `collect` only
+    text = generate_latest(_Collected(families))  # pyright: ignore[reportArgumentType] - it calls `collect` only
     return Page(text, CONTENT_TYPE_LATEST)

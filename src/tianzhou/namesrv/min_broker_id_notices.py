@@ -1,7 +1,7 @@
-"""Telling brokers that the lowest id of their group has changed (5.x, slaves that act as master).
+"""Notifies brokers that the lowest id of their group has changed (5.x, acting masters).
 
-A broker takes the notice on the port it serves, so it is sent on a connection of our own. It is
-sent once and wants no answer: a broker that misses it finds out with its next heartbeat.
+A broker receives notices on its listening port, so they need a connection of their own. A notice is
+one oneway request, without retry: a broker that misses it learns the id with its next heartbeat.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_MS = 300
 NOTICES_MAX = 1_000
-"""Notices under way at one time; more are not sent."""
+"""Notices in flight; further ones are dropped."""
 
 
 class Notices:
@@ -33,7 +33,7 @@ class Notices:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, notice: MinIdNotice) -> None:
-        """Send a notice to everyone it is for; returns at once."""
+        """Send a notice to its targets; does not wait."""
         header = NotifyMinBrokerIdChangeRequest(
             min_broker_id=notice.min_id,
             min_broker_addr=notice.min_addr,
@@ -41,7 +41,7 @@ class Notices:
             ha_broker_addr=notice.ha_addr,
         )
         log.info(
-            "lowest broker id is now %d at %s, telling %s",
+            "lowest broker id is now %d at %s, notifying %s",
             notice.min_id, notice.min_addr, ", ".join(notice.targets),
         )  # fmt: skip
         for target in notice.targets:
@@ -62,7 +62,7 @@ class Notices:
             log.warning("broker %s: not notified of the lowest broker id: %s", target, e)
 
     async def close(self) -> None:
-        """Drop what has not been sent."""
+        """Cancel the notices in flight."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What brokers say to the registry of a nameserver, and what it answers."""
+"""Arguments and results of the registry: registrations of brokers, and notices."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from tianzhou.protocol.bodies.route import TopicQueueMappingInfo
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
 
 Address = tuple[str, str]
-"""Cluster and address: what tells brokers apart."""
+"""Cluster and address, which identify a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What a broker says of itself in every registration."""
+    """How a broker describes itself in every registration."""
 
     cluster: str
     name: str
@@ -24,7 +24,7 @@ class BrokerIdentity:
     acting_master: bool | None = None
     """Whether a slave may act as master; None from brokers before 5.0."""
     timeout_ms: int | None = None
-    """After how long a silence the broker wants to be dropped, if it has a wish."""
+    """How long the broker may be silent before it is dropped; None for the default."""
 
     @property
     def address(self) -> Address:
@@ -33,7 +33,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTopics:
-    """What a broker says of its topics; `filter_servers` None leaves those known as they are."""
+    """The topics that a broker registers; `filter_servers` None leaves the known ones unchanged."""
 
     version: DataVersion
     topics: Mapping[str, TopicConfig]
@@ -41,7 +41,7 @@ class BrokerTopics:
     filter_servers: list[str] | None = None
 
 
-# -- what comes out -------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 class MinIdNotice(NamedTuple):
@@ -55,10 +55,10 @@ class MinIdNotice(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """The answer to a registration: where a slave finds its master, and whom to tell about it.
+    """The result of a registration: the master of a slave, and the notice to send, if any.
 
-    An `ignored` broker has lost against another one that claims its id; a `new` one was unknown.
-    `displaced` is the address of a broker that had the name and id until now, and still lives.
+    An `ignored` broker has the id of another one with a higher state version; a `new` one was
+    unknown. `displaced` is the address of a broker, still registered, that had the name and id.
     """
 
     master_addr: str | None = None
@@ -70,7 +70,7 @@ class Registered(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A broker that is gone: closed or silent."""
+    """A broker that was removed: unregistered, disconnected or silent."""
 
     broker: BrokerIdentity
     connection: Hashable

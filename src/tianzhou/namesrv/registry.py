@@ -1,18 +1,18 @@
-"""The tables of a nameserver: brokers, their topics, and the routes that follow from them.
+"""The tables of a nameserver: brokers, their topics, and the routes derived from them.
 
-Plain data and no clock: callers pass `now_ms`. Nothing here is written to disk; a nameserver that
-starts knows nothing and learns from the brokers, which register every 30 seconds.
+Plain data and no clock: callers pass `now_ms`. Nothing here is written to disk; a nameserver starts
+with empty tables, and brokers register every 30 seconds.
 
     group   the brokers of one name: a master (id 0) and its slaves, which share topics
-    broker  one process of a group, known by cluster and address, alive on one connection
+    broker  one process of a group, identified by cluster and address, tied to one connection
     topic   the groups that have it; the queues of a topic in a group are one shared `QueueData`
 
-Rules that are RocketMQ's and easy to miss:
+Rules of RocketMQ that are easy to miss:
 
-- Topics come from the master; where a group has none, from a 5.x slave with the lowest id.
-- An unchanged registration (same DataVersion) adds topics that are missing and touches no others,
-  so a permission that was wiped stays wiped until the broker's own topic table changes.
-- A registration that lists a single topic is an addition to an earlier one, never a first one.
+- Topics come from the master; in a group without one, from a 5.x slave with the lowest id.
+- An unchanged registration (same DataVersion) adds missing topics and changes no others, so a wiped
+  permission stays wiped until the broker's own topic table changes.
+- A registration that lists a single topic adds to an earlier one, and is rejected as the first.
 - If two brokers claim one id, the one with the lower state version is ignored.
 
 One file over 500 lines: every change touches brokers, groups, topics and clusters together, and
@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
 from tianzhou.namesrv.registrations import (
+    Address,
     BrokerIdentity,
     BrokerTopics,
     Dropped,
@@ -40,27 +41,24 @@ from tianzhou.protocol.bodies.route import (
 from tianzhou.protocol.bodies.topics import DataVersion
 
 MEMBER_SYNC_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Topics of this prefix show the brokers of a group as they are, never an acting master."""
+"""Routes of topics with this prefix list the actual brokers of a group, never an acting master."""
 
-_SPARE_QUEUES_MAX = 64
-_MAPPINGS_KEPT = 64
-_FORGOTTEN_TOGETHER = 500
+_UNUSED_QUEUES_MAX = 64
+_MAPPINGS_MAX = 64
+_FORGET_BATCH = 500
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work that grows with the topics of a broker may be paused at each step. Nothing else may change
-the registry in between; it may be asked."""
-
-Address = tuple[str, str]
-"""Cluster and address: what tells brokers apart."""
+"""Work that grows with the topics of a broker, and may be paused at each step. Until it ends the
+registry may be read, but not changed by other work."""
 
 
-# -- what is kept ---------------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Group:
-    """The brokers of one name. `epoch` counts what may make an unchanged registration matter."""
+    """The brokers of one name. `epoch` counts changes after which `renew` is not enough."""
 
     cluster: str
     name: str
@@ -68,19 +66,19 @@ class _Group:
     acting_master: bool = False
     zone: str | None = None
     queues: dict[str, QueueData] = field(default_factory=dict)
-    spare: dict[tuple[int, int, int, int], QueueData] = field(default_factory=dict)
+    interned: dict[tuple[int, int, int, int], QueueData] = field(default_factory=dict)
     epoch: int = 0
     data: dict[bool, BrokerData] = field(default_factory=dict)
 
     def as_data(self, *, acting: bool = False) -> BrokerData:
-        """The group as clients see it, the lowest id shown as master if it is `acting`.
+        """The group as clients see it, with the lowest id as master if it is `acting`.
 
-        The same object until something changes.
+        Returns the same object until the group changes.
         """
-        found = self.data.get(acting)
-        if found is None:
+        data = self.data.get(acting)
+        if data is None:
             acting_id = min(self.addrs) if acting else None
-            found = self.data[acting] = BrokerData(
+            data = self.data[acting] = BrokerData(
                 cluster=self.cluster,
                 broker_name=self.name,
                 addresses={
@@ -90,10 +88,10 @@ class _Group:
                 zone_name=self.zone,
                 enable_acting_master=self.acting_master,
             )
-        return found
+        return data
 
     def has_acting_master_for(self, topic: str) -> bool:
-        """Whether a slave acts as master: there is none, and nothing can be written."""
+        """Whether a slave acts as master: the group has no master, and the topic is read-only."""
         return (
             self.acting_master
             and MASTER_ID not in self.addrs
@@ -101,20 +99,20 @@ class _Group:
         )
 
     def queue_data(self, read: int, write: int, perm: int, sys_flag: int) -> QueueData:
-        """The one QueueData of this group with these numbers: most topics of a broker are alike."""
+        """The shared QueueData with these numbers: most topics of a broker are alike."""
         key = (read, write, perm, sys_flag)
-        found = self.spare.get(key)
-        if found is None:
-            if len(self.spare) > _SPARE_QUEUES_MAX + len(self.queues):
-                self.spare = {_numbers(queue): queue for queue in self.queues.values()}
-            found = self.spare[key] = QueueData(
+        queue = self.interned.get(key)
+        if queue is None:
+            if len(self.interned) > _UNUSED_QUEUES_MAX + len(self.queues):
+                self.interned = {_numbers(used): used for used in self.queues.values()}
+            queue = self.interned[key] = QueueData(
                 broker_name=self.name,
                 read_queue_count=read,
                 write_queue_count=write,
                 perm=perm,
                 topic_sys_flag=sys_flag,
             )
-        return found
+        return queue
 
     def with_perm(self, queue: QueueData, perm: int) -> QueueData:
         read, write, _, sys_flag = _numbers(queue)
@@ -126,7 +124,7 @@ def _numbers(queue: QueueData) -> tuple[int, int, int, int]:
 
 
 def same_version(one: DataVersion, other: DataVersion) -> bool:
-    """Brokers before 5.0 send no state version, which means 0."""
+    """Whether two versions are equal. Brokers before 5.0 send no state version, which means 0."""
     return (
         one.timestamp == other.timestamp
         and one.counter == other.counter
@@ -136,11 +134,11 @@ def same_version(one: DataVersion, other: DataVersion) -> bool:
 
 @dataclass(slots=True)
 class _Broker:
-    """A broker that has registered and was heard of at `heard_ms`."""
+    """A registered broker; its last registration or heartbeat was at `seen_ms`."""
 
     identity: BrokerIdentity
     connection: Hashable
-    heard_ms: int
+    seen_ms: int
     version: DataVersion
     filter_servers: tuple[str, ...]
     digest: bytes
@@ -149,7 +147,7 @@ class _Broker:
 
 @dataclass(slots=True)
 class _Topic:
-    """The groups that have a topic, in the order they came; all of them share the string `name`."""
+    """The groups that have a topic, in order of registration; they share the string `name`."""
 
     name: str
     groups: tuple[_Group, ...] = ()
@@ -157,7 +155,7 @@ class _Topic:
 
 
 class Sizes(NamedTuple):
-    """How large tables of a registry are, or would become; 0 for those that would not grow."""
+    """Sizes of the tables, now or after a change; 0 for tables that the change does not grow."""
 
     topics: int = 0
     routes: int = 0
@@ -170,7 +168,7 @@ class Sizes(NamedTuple):
 class Registry:
     """All brokers and topics. `forget` is called with the names of topics whose routes changed.
 
-    `check_growth` is called before tables grow, with their sizes then, and raises what refuses it.
+    `check_growth` is called with the new sizes before tables grow; it raises to reject the change.
     """
 
     def __init__(
@@ -190,18 +188,16 @@ class Registry:
     @property
     def sizes(self) -> Sizes:
         """Of the tables now."""
-        return Sizes(
-            topics=len(self._topics), routes=self._route_count, brokers=len(self._brokers)
-        )  # fmt: skip
+        return Sizes(len(self._topics), self._route_count, len(self._brokers))
 
     # -- registering ------------------------------------------------------------------------------
 
     def renew(
         self, identity: BrokerIdentity, digest: bytes, connection: Hashable, now_ms: int
     ) -> Registered | None:
-        """Note that a broker lives, if it says exactly what it said before; None if it does not.
+        """Extend a registration that is exactly as before; None if it is not.
 
-        `digest` stands for the topics of the registration, which need not be read for this.
+        `digest` is a hash of the topics, so that they need not be decoded.
         """
         broker = self._brokers.get(identity.address)
         group = self._groups.get(identity.name)
@@ -214,40 +210,43 @@ class Registry:
             or group.addrs.get(identity.broker_id) != identity.addr
         ):
             return None
-        broker.heard_ms = now_ms
+        broker.seen_ms = now_ms
         self._connect(broker, connection)
         return self._registered(group, identity)
 
     def register(
         self,
         identity: BrokerIdentity,
-        said: BrokerTopics,
+        reported: BrokerTopics,
         digest: bytes,
         connection: Hashable,
         now_ms: int,
         *,
         delete_missing: bool = False,
     ) -> Steps[Registered | None]:
-        """Take a broker in, or take what has changed; None if it must first list all its topics.
+        """Add or update a broker; None if its first registration lists a single topic.
 
-        `delete_missing` makes the registration the whole truth: topics it does not list are gone.
+        With `delete_missing`, topics that the registration does not list are deleted.
         """
-        if self._is_outdated(identity, said):
+        if self._is_outdated(identity, reported):
             yield from self._drop(identity.address)
             return Registered(ignored=True)
         group = self._groups.get(identity.name)
         known_as = group.addrs.get(identity.broker_id) if group else None
-        if known_as is None and len(said.topics) == 1:
+        if known_as is None and len(reported.topics) == 1:
             return None
-        yield from self._check_registration(group, identity, said)
-        yield from self._leave_other_group(identity)
+        yield from self._check_registration(group, identity, reported)
+        broker = self._brokers.get(identity.address)
+        if broker is not None and broker.identity.name != identity.name:
+            # It returns under another name.
+            yield from self._drop(identity.address)
         displaced = self._displaced(identity, known_as)
         new = identity.address not in self._brokers
         group, min_id_before = yield from self._join(identity)
-        yield from self._take_topics(
-            group, identity, said, first=known_as is None, exact=delete_missing
+        yield from self._apply_topics(
+            group, identity, reported, first=known_as is None, delete_missing=delete_missing
         )
-        yield from self._take_broker(group, identity, said, digest, connection, now_ms)
+        yield from self._store_broker(group, identity, reported, digest, connection, now_ms)
         notice = None
         if min_id_before is not None and identity.broker_id < min_id_before:
             notice = _notice(group, offline_addr=None, ha_addr=identity.ha_addr)
@@ -255,19 +254,19 @@ class Registry:
         return registered._replace(notice=notice, new=new, displaced=displaced)
 
     def _displaced(self, identity: BrokerIdentity, known_as: str | None) -> str | None:
-        """The address that the id had until now, if a broker lives there."""
-        if known_as is None or known_as == identity.addr:
+        """The previous address of the id, if the broker there is still registered."""
+        if known_as == identity.addr:
             return None
-        alive = (broker.identity for broker in self._brokers.values())
-        names = {each.name for each in alive if each.addr == known_as}
-        return known_as if identity.name in names else None
+        brokers = (broker.identity for broker in self._brokers.values())
+        alive = any(each.name == identity.name and each.addr == known_as for each in brokers)
+        return known_as if alive else None
 
     def _check_registration(
-        self, group: _Group | None, identity: BrokerIdentity, said: BrokerTopics
+        self, group: _Group | None, identity: BrokerIdentity, reported: BrokerTopics
     ) -> Steps[None]:
         known = {} if group is None else group.queues
         route_count = new_count = 0
-        for name in said.topics:
+        for name in reported.topics:
             yield
             if name not in known:
                 route_count += 1
@@ -277,11 +276,11 @@ class Registry:
             topics=len(self._topics) + new_count if new_count else 0,
             routes=self._route_count + route_count if route_count else 0,
             brokers=len(self._brokers) + 1 if is_new else 0,
-            filter_servers=len(said.filter_servers or ()),
+            filter_servers=len(reported.filter_servers or ()),
         )
         self._check_growth(sizes, f"broker {identity.name} at {identity.addr}")
 
-    def _is_outdated(self, identity: BrokerIdentity, said: BrokerTopics) -> bool:
+    def _is_outdated(self, identity: BrokerIdentity, reported: BrokerTopics) -> bool:
         group = self._groups.get(identity.name)
         holder_addr = group.addrs.get(identity.broker_id) if group else None
         if holder_addr is None or holder_addr == identity.addr:
@@ -289,22 +288,16 @@ class Registry:
         holder = self._brokers.get((identity.cluster, holder_addr))
         if holder is None:
             return False
-        return (holder.version.state_version or 0) > (said.version.state_version or 0)
-
-    def _leave_other_group(self, identity: BrokerIdentity) -> Steps[None]:
-        """A broker that comes back under another name is gone from where it was."""
-        broker = self._brokers.get(identity.address)
-        if broker is not None and broker.identity.name != identity.name:
-            yield from self._drop(identity.address)
+        return (holder.version.state_version or 0) > (reported.version.state_version or 0)
 
     def _join(self, identity: BrokerIdentity) -> Steps[tuple[_Group, int | None]]:
-        """The group with this broker in it, and the lowest id before it came."""
+        """Add a broker to its group; returns the group and the lowest id before."""
         group = self._groups.get(identity.name)
         if group is None:
             group = self._groups[identity.name] = _Group(identity.cluster, identity.name)
         self._clusters.setdefault(identity.cluster, {})[identity.name] = None
         min_id_before = min(group.addrs, default=None)
-        # A slave that becomes master keeps its address: one address has one id.
+        # A slave may become master at the same address: one address has one id.
         addrs = {
             broker_id: addr
             for broker_id, addr in group.addrs.items()
@@ -318,32 +311,32 @@ class Registry:
             yield from self._changed(group)
         return group, min_id_before
 
-    def _take_topics(
+    def _apply_topics(
         self,
         group: _Group,
         identity: BrokerIdentity,
-        said: BrokerTopics,
+        reported: BrokerTopics,
         *,
         first: bool,
-        exact: bool,
+        delete_missing: bool,
     ) -> Steps[None]:
         is_master = identity.broker_id == MASTER_ID
-        is_prime_slave = (
+        is_first_slave = (
             not is_master
             and identity.acting_master is not None
             and identity.broker_id == min(group.addrs)
         )
-        if not is_master and not is_prime_slave:
+        if not is_master and not is_first_slave:
             return
-        if exact and not said.mappings:
+        if delete_missing and not reported.mappings:
             for name in list(group.queues):
                 yield
-                if name not in said.topics:
+                if name not in reported.topics:
                     self._remove_topic(group, name)
         broker = self._brokers.get(identity.address)
-        changed = first or broker is None or not same_version(broker.version, said.version)
-        perm_mask = ~PERM_WRITE if is_prime_slave and group.acting_master else ~0
-        for name, topic in said.topics.items():
+        changed = first or broker is None or not same_version(broker.version, reported.version)
+        perm_mask = ~PERM_WRITE if is_first_slave and group.acting_master else ~0
+        for name, topic in reported.topics.items():
             yield
             if changed or name not in group.queues:
                 queue = group.queue_data(
@@ -354,40 +347,41 @@ class Registry:
                 )
                 self._put_queue(group, name, queue)
         if changed:
-            yield from self._take_mappings(said.mappings)
+            yield from self._apply_mappings(reported.mappings)
 
-    def _take_mappings(self, mappings: Mapping[str, TopicQueueMappingInfo]) -> Steps[None]:
+    def _apply_mappings(self, mappings: Mapping[str, TopicQueueMappingInfo]) -> Steps[None]:
         for name, mapping in mappings.items():
             yield
             topic = self._topics.get(name)
-            # A mapping for a topic without queues could never be part of an answer.
+            # A mapping for a topic without queues would never be part of a route.
             if topic is not None and mapping.broker_name in self._groups:
                 known = topic.mappings or {}
-                if len(known) >= _MAPPINGS_KEPT:  # brokers that are gone may come back, a few
+                if len(known) >= _MAPPINGS_MAX:  # a few brokers that left may return
                     known = {name: each for name, each in known.items() if name in self._groups}
                 topic.mappings = known | {mapping.broker_name: mapping}
                 self._forget((name,))
 
-    def _take_broker(
+    def _store_broker(
         self,
         group: _Group,
         identity: BrokerIdentity,
-        said: BrokerTopics,
+        reported: BrokerTopics,
         digest: bytes,
         connection: Hashable,
         now_ms: int,
     ) -> Steps[None]:
         before = self._brokers.get(identity.address)
-        filter_servers = before.filter_servers if before else ()
-        if said.filter_servers is not None:
-            filter_servers = tuple(said.filter_servers)
-        if filter_servers != (before.filter_servers if before else ()):
+        known = before.filter_servers if before else ()
+        filter_servers = (
+            known if reported.filter_servers is None else tuple(reported.filter_servers)
+        )
+        if filter_servers != known:
             yield from self._forget_all(group)
         broker = _Broker(
             identity=identity,
             connection=before.connection if before else connection,
-            heard_ms=now_ms,
-            version=said.version,
+            seen_ms=now_ms,
+            version=reported.version,
             filter_servers=filter_servers,
             digest=digest,
             epoch=group.epoch,
@@ -396,7 +390,7 @@ class Registry:
         self._connect(broker, connection)
 
     def _connect(self, broker: _Broker, connection: Hashable) -> None:
-        """Tie a broker to the connection it spoke on last; the end of an older one is nothing."""
+        """Tie a broker to its latest connection; closing an older one does not remove it."""
         address = broker.identity.address
         if broker.connection != connection:
             self._disconnect(broker)
@@ -411,10 +405,8 @@ class Registry:
                 del self._by_connection[broker.connection]
 
     def _registered(self, group: _Group, identity: BrokerIdentity) -> Registered:
-        if identity.broker_id == MASTER_ID:
-            return Registered()
         master_addr = group.addrs.get(MASTER_ID)
-        if master_addr is None:
+        if identity.broker_id == MASTER_ID or master_addr is None:
             return Registered()
         master = self._brokers.get((identity.cluster, master_addr))
         return Registered(master_addr, master.identity.ha_addr) if master else Registered()
@@ -425,8 +417,8 @@ class Registry:
 
     def _forget_all(self, group: _Group) -> Steps[None]:
         names = list(group.queues)
-        for at in range(0, len(names), _FORGOTTEN_TOGETHER):
-            self._forget(names[at : at + _FORGOTTEN_TOGETHER])
+        for at in range(0, len(names), _FORGET_BATCH):
+            self._forget(names[at : at + _FORGET_BATCH])
             yield
 
     # -- queues of topics -------------------------------------------------------------------------
@@ -456,7 +448,7 @@ class Registry:
         self._forget((name,))
 
     def register_topic(self, name: str, queues: Iterable[QueueData]) -> str | None:
-        """Add queues of one topic; returns the name of a broker nobody knows, then adds none."""
+        """Add queues of one topic; if a broker is unknown, adds none and returns its name."""
         queues = list(queues)
         for queue in queues:
             if queue.broker_name not in self._groups:
@@ -475,18 +467,18 @@ class Registry:
         return None
 
     def delete_topic(self, name: str, cluster: str | None = None) -> None:
-        """Forget a topic, in one cluster or everywhere; brokers that have it bring it back."""
+        """Remove a topic, in one cluster or all; a broker that has it registers it again."""
         topic = self._topics.get(name)
         for group in topic.groups if topic else ():
             if not cluster or group.name in self._clusters.get(cluster, {}):
                 self._remove_topic(group, name)
 
     def wipe_write_perm(self, broker_name: str) -> Steps[int]:
-        """Make all topics of a group read-only; returns how many it has."""
+        """Make all topics of a group read-only; returns their number."""
         return self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> Steps[int]:
-        """Make all topics of a group readable and writable; returns how many it has."""
+        """Make all topics of a group readable and writable; returns their number."""
         return self._set_perms(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _set_perms(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
@@ -501,34 +493,33 @@ class Registry:
     # -- leaving ----------------------------------------------------------------------------------
 
     def unregister(self, name: str, addr: str) -> Steps[list[Dropped]]:
-        """Forget a broker that unregisters."""
-        leaving = [
-            broker
+        """Remove a broker that unregisters."""
+        return self._drop_all(
+            (broker, 0)
             for broker in self._brokers.values()
             if broker.identity.addr == addr and broker.identity.name == name
-        ]
-        return (yield from self._dropped([(broker, 0) for broker in leaving]))
+        )
 
     def close(self, connection: Hashable) -> Steps[list[Dropped]]:
-        """Forget the brokers of a connection that has ended."""
+        """Remove the brokers of a closed connection."""
         addresses = sorted(self._by_connection.get(connection, ()))
-        return (yield from self._dropped([(self._brokers[address], 0) for address in addresses]))
+        return self._drop_all((self._brokers[address], 0) for address in addresses)
 
     def expire(self, now_ms: int, timeout_ms: int) -> Steps[list[Dropped]]:
-        """Forget brokers silent for too long: `timeout_ms`, or what they named themselves."""
-        silent = [
-            (broker, now_ms - broker.heard_ms)
-            for broker in self._brokers.values()
-            if now_ms - broker.heard_ms > _own_or(broker.identity.timeout_ms, timeout_ms)
-        ]
-        return (yield from self._dropped(silent))
+        """Remove brokers that were silent for longer than their own time-out, or `timeout_ms`."""
+        silent: list[tuple[_Broker, int]] = []
+        for broker in self._brokers.values():
+            own_ms, silent_ms = broker.identity.timeout_ms, now_ms - broker.seen_ms
+            if silent_ms > (timeout_ms if own_ms is None else own_ms):
+                silent.append((broker, silent_ms))
+        return self._drop_all(silent)
 
-    def _dropped(self, brokers: list[tuple[_Broker, int]]) -> Steps[list[Dropped]]:
-        found: list[Dropped] = []
-        for broker, silent_ms in brokers:
+    def _drop_all(self, brokers: Iterable[tuple[_Broker, int]]) -> Steps[list[Dropped]]:
+        dropped: list[Dropped] = []
+        for broker, silent_ms in list(brokers):
             notice = yield from self._drop(broker.identity.address)
-            found.append(Dropped(broker.identity, broker.connection, silent_ms, notice))
-        return found
+            dropped.append(Dropped(broker.identity, broker.connection, silent_ms, notice))
+        return dropped
 
     def _drop(self, address: Address) -> Steps[MinIdNotice | None]:
         broker = self._brokers.pop(address, None)
@@ -538,19 +529,19 @@ class Registry:
         gone = broker.identity
         group = self._groups.get(gone.name)
         if group is None:
-            return None  # It had lost its id to another broker, which has left since.
+            return None  # Another broker had replaced it, and has left since.
         others = [
             other.identity for other in self._brokers.values() if other.identity.name == gone.name
         ]
         yield from self._leave_cluster(group, gone.cluster, others)
         if gone.addr not in group.addrs.values() or gone.addr in {each.addr for each in others}:
-            return None  # It had lost its id, or has registered in another cluster meanwhile.
+            return None  # Another broker replaced it, or it has registered in another cluster.
         return (yield from self._leave(group, gone.addr))
 
     def _leave_cluster(
         self, group: _Group, cluster: str, others: list[BrokerIdentity]
     ) -> Steps[None]:
-        """Take a group out of a cluster in which none of its brokers is left."""
+        """Remove a group from a cluster in which it has no broker any more."""
         if not others or cluster in {other.cluster for other in others}:
             return
         self._remove_from_cluster(group, cluster)
@@ -589,48 +580,46 @@ class Registry:
     # -- heartbeats -------------------------------------------------------------------------------
 
     def heartbeat(self, cluster: str, addr: str, now_ms: int) -> None:
-        """Note that a broker lives, if it is known."""
+        """Reset the time of silence of a broker, if it is registered."""
         broker = self._brokers.get((cluster, addr))
         if broker is not None:
-            broker.heard_ms = now_ms
+            broker.seen_ms = now_ms
 
     def version_of(self, cluster: str, addr: str) -> DataVersion | None:
-        """The version of the topic table that a broker registered last."""
+        """The version of the last topic table that a broker registered."""
         broker = self._brokers.get((cluster, addr))
         return broker.version if broker else None
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def route(self, name: str, *, acting_master: bool = False) -> TopicRouteData | None:
-        """Where a topic is; `acting_master` lets a group without master show a slave as one."""
+        """The route of a topic; `acting_master` lets a group without master list a slave as one."""
         topic = self._topics.get(name)
         if topic is None:
             return None
-        # In one order on every nameserver, so that clients that ask another one see no change.
-        # A group whose last broker is leaving has no address any more.
-        there = (group for group in topic.groups if group.addrs)
-        groups = sorted(there, key=lambda group: group.name)
+        # Sorted, so that a client that changes to another nameserver gets an equal route.
+        # A group whose last broker is being removed has no address.
+        groups = sorted((each for each in topic.groups if each.addrs), key=lambda each: each.name)
         if not groups:
             return None
         may_act = acting_master and not name.startswith(MEMBER_SYNC_TOPIC_PREFIX)
-        brokers = [
-            group.as_data(acting=may_act and group.has_acting_master_for(name)) for group in groups
-        ]
         return TopicRouteData(
             queues=[group.queues[name] for group in groups],
-            brokers=brokers,
+            brokers=[
+                group.as_data(acting=may_act and group.has_acting_master_for(name))
+                for group in groups
+            ],
             filter_servers=self._filter_servers(groups),
             mappings=topic.mappings,
         )
 
     def _filter_servers(self, groups: list[_Group]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for group in groups:
-            for addr in group.addrs.values():
-                broker = self._brokers.get((group.cluster, addr))
-                if broker is not None and broker.filter_servers:
-                    found[addr] = list(broker.filter_servers)
-        return found
+        return {
+            addr: list(broker.filter_servers)
+            for group in groups
+            for addr in group.addrs.values()
+            if (broker := self._brokers.get((group.cluster, addr))) and broker.filter_servers
+        }
 
     def topic_names(self) -> list[str]:
         return list(self._topics)
@@ -645,21 +634,21 @@ class Registry:
                     yield name
 
     def unit_topics(self, mask: int, wanted: int) -> Iterator[str | None]:
-        """Topics whose system flag, as the first of their groups has it, has these bits of a mask.
+        """Topics whose system flag in their first group, masked, equals `wanted`.
 
-        None stands for another topic, so that the caller may pause there, too.
+        Yields None for other topics, so that the caller can pause there, too.
         """
         for topic in list(self._topics.values()):
-            # One that was deleted since has no groups any more.
+            # A topic that was deleted meanwhile has no groups.
             flag = topic.groups[0].queues[topic.name].topic_sys_flag if topic.groups else 0
             yield topic.name if topic.groups and flag & mask == wanted else None
 
     def clusters(self) -> dict[str, list[str]]:
-        """The names of the brokers of each cluster."""
+        """The broker names of each cluster."""
         return {cluster: list(names) for cluster, names in self._clusters.items()}
 
     def brokers(self) -> dict[str, BrokerData]:
-        """Every group by its name."""
+        """All groups by name."""
         return {name: group.as_data() for name, group in self._groups.items()}
 
     def members(self, broker_name: str) -> dict[int, str]:
@@ -668,14 +657,10 @@ class Registry:
         return dict(group.addrs) if group else {}
 
 
-def _own_or(own_ms: int | None, default_ms: int) -> int:
-    return default_ms if own_ms is None else own_ms
-
-
 def _notice(group: _Group, offline_addr: str | None, ha_addr: str | None) -> MinIdNotice:
     min_id = min(group.addrs)
-    everyone = offline_addr is not None or len(group.addrs) == 1
+    is_for_all = offline_addr is not None or len(group.addrs) == 1
     targets = tuple(
-        addr for broker_id, addr in group.addrs.items() if everyone or broker_id != min_id
+        addr for broker_id, addr in group.addrs.items() if is_for_all or broker_id != min_id
     )
     return MinIdNotice(min_id, group.addrs[min_id], offline_addr, ha_addr, targets)

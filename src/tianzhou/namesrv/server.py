@@ -1,8 +1,8 @@
-"""The nameserver: what it consists of, and the order in which that starts and stops.
+"""The nameserver: its components, and the order in which they start and stop.
 
-Start: the KV file, the port, periodic work. Stop, in reverse: no more periodic work, no more
-connections, requests in flight are answered, notices end. Nothing is written at the end: what must
-survive was on disk before it was answered.
+Start: the KV file, the port, periodic tasks. Stop, in reverse: periodic tasks are cancelled, no
+connection is accepted, requests in flight are answered, notices are cancelled. A stop writes
+nothing: persistent changes were on disk before they were acknowledged.
 """
 
 import logging
@@ -55,7 +55,7 @@ _KEEPS_ALIVE = (
 def _open_access(path: Path | None) -> "Access | None":
     if path is None:
         return None
-    # Only a nameserver with such a file needs a reader of YAML.
+    # Imports the YAML parser, which is needed only with such a file.
     from tianzhou.namesrv.access import Access
 
     return Access(path)
@@ -65,7 +65,7 @@ class NameServer:
     """One nameserver on one event loop; `start` it once, `stop` it once."""
 
     def __init__(self, settings: LiveSettings[NamesrvConfig], *, clock: Clock = steady_ms) -> None:
-        """`clock` is a steady one. Raises ConfigError for a file that cannot be read."""
+        """`clock` is monotonic. Raises ConfigError for a file that cannot be read."""
         self._settings = settings
         config = settings.config
         self._routes = RouteCache(self._route, config.route_cache_size)
@@ -99,10 +99,10 @@ class NameServer:
         self._tasks = Tasks()
         self._web: WebServer | None = None
         self.web_port = 0
-        """Of /health and /metrics, if they are served."""
+        """Port of /health and /metrics, if they are served."""
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the address. Raises RemotingError if it cannot be had."""
+        """Listen; returns the address. Raises RemotingError if it is not available."""
         config = self._settings.config
         address = await self._server.listen(config.bind_address, config.listen_port)
         repeat = self._tasks.repeat
@@ -116,7 +116,7 @@ class NameServer:
         return address
 
     async def _serve_pages(self, config: NamesrvConfig) -> None:
-        # Only a nameserver that serves it needs the library.
+        # Imports the Prometheus library, which is needed only for this page.
         from tianzhou.namesrv.metrics import metrics_page
 
         def metrics() -> Page:
@@ -142,7 +142,7 @@ class NameServer:
         return Page(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def stop(self) -> None:
-        """Answer what is under way, then close; safe after a failed `start`."""
+        """Answer the requests in flight, then close; safe after a failed `start`."""
         if self._web is not None:
             await self._web.close()
         await self._tasks.cancel()
@@ -172,7 +172,7 @@ class NameServer:
 
     def _drop_closed(self, connection: Connection) -> Steps[None]:
         dropped = yield from self._registry.close(connection)
-        report_dropped(self._deps, dropped, "its connection has ended")
+        report_dropped(self._deps, dropped, "its connection was closed")
 
     def _route(self, topic: str) -> TopicRouteData | None:
         config = self._settings.config
@@ -187,7 +187,7 @@ class NameServer:
             self._notices.send(notice)
 
     def _check_growth(self, sizes: Sizes, what: str) -> None:
-        """Raises RequestError if the registry must not become so large."""
+        """Raises RequestError if a table of the registry would exceed its limit."""
         config, text = self._settings.config, f"{what} cannot be registered"
         for setting, limit, size, things in (
             ("maxBrokers", config.max_brokers, sizes.brokers, "brokers"),
@@ -203,14 +203,14 @@ class NameServer:
             )
 
     def _check_kv(self, size_bytes: int, what: str) -> None:
-        """Raises RequestError if the KV configuration must not become so large."""
+        """Raises RequestError if the KV configuration would exceed its limit."""
         limit = self._settings.config.max_kv_bytes
         self._table_limits.check("maxKVBytes", limit, size_bytes - 1, what)
 
     def _open_quotas(self, path: Path | None) -> "ClientQuotas[ServerRules] | None":
         if path is None:
             return None
-        # Only who has quotas needs a reader of YAML.
+        # Imports the YAML parser, which is needed only with such a file.
         from tianzhou.remoting.quota.control import ClientQuotas
         from tianzhou.remoting.quota.files import read_server_rules
 

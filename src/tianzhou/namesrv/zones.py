@@ -1,6 +1,6 @@
-"""Routes for clients that want the brokers of their own zone only (5.x, zone mode).
+"""Limits routes to the zone of a client (5.x, zone mode).
 
-A group whose master is down stays in the route wherever it is: its slaves serve what is left there.
+A group without a master stays in the route, in any zone: its slaves serve the remaining messages.
 """
 
 import msgspec

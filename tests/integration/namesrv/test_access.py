@@ -1,4 +1,4 @@
-"""The list of brokers and administrators of a nameserver, over sockets."""
+"""The access file of a nameserver, over sockets."""
 
 import logging
 from pathlib import Path
@@ -58,7 +58,7 @@ async def code_of(asker: Asker, account: Credentials | None, code: int) -> int:
         await signed.client.close()
 
 
-async def test_only_listed_accounts_register_unregister_and_keep_a_broker_alive(
+async def test_only_listed_accounts_register_unregister_and_send_heartbeats(
     tmp_path: Path,
 ) -> None:
     async with namesrv(tmp_path, listed(tmp_path, ACCOUNTS)) as asker:
@@ -71,7 +71,7 @@ async def test_only_listed_accounts_register_unregister_and_keep_a_broker_alive(
         assert await asker.route("orders") is None
         signed = by(asker, BROKER)
         assert (await Broker().register(signed)).code == ResponseCode.SUCCESS
-        assert await asker.route("orders") is not None, "what only reads stays open"
+        assert await asker.route("orders") is not None, "read-only requests stay open"
         for code in sorted(OF_BROKERS):
             answer = await asker.ask(RequestCode(code), Broker().identity(), b"{}")
             assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
@@ -104,7 +104,7 @@ async def test_every_request_that_changes_something_needs_an_administrator(tmp_p
             assert await code_of(asker, ADMIN, code) == ResponseCode.SUCCESS, RequestCode(code).name
 
 
-async def test_with_a_list_an_administrator_changes_guarded_settings(tmp_path: Path) -> None:
+async def test_an_administrator_changes_admin_settings(tmp_path: Path) -> None:
     change = b"brokerChannelExpiredTime=60000"
     async with namesrv(tmp_path, listed(tmp_path, ACCOUNTS)) as asker:
         signed = by(asker, ADMIN)
@@ -117,7 +117,7 @@ async def test_with_a_list_an_administrator_changes_guarded_settings(tmp_path: P
         assert answer.code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_changed_list_counts_and_a_broken_or_deleted_one_does_not(
+async def test_a_changed_file_is_loaded_and_a_broken_or_deleted_one_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -137,7 +137,7 @@ async def test_a_changed_list_counts_and_a_broken_or_deleted_one_does_not(
         async def is_open() -> bool:
             return (await Broker().register(asker)).code == ResponseCode.SUCCESS
 
-        await eventually(is_open, "the new list to count")
+        await eventually(is_open, "the new file to be loaded")
         assert await code_of(signed, BROKER, RequestCode.PUT_KV_CONFIG) == 16
         await signed.client.close()
     assert "secret-of-brokers" not in caplog.text
@@ -150,10 +150,10 @@ async def test_a_changed_list_counts_and_a_broken_or_deleted_one_does_not(
         ("brokerAddresses: [everywhere]", "is no address"),
         ("administrators: [{accessKey: operations}]", "secretKey"),
         ("administrators: [{accessKey: operations, secretKey: '1'}]", "at least 7"),
-        (ACCOUNTS + "  - {accessKey: broker-service, secretKey: 12345678}\n", "there twice"),
+        (ACCOUNTS + "  - {accessKey: broker-service, secretKey: 12345678}\n", "listed twice"),
     ],
 )
-async def test_a_nameserver_does_not_start_with_a_list_that_cannot_be_used(
+async def test_a_nameserver_does_not_start_with_an_invalid_file(
     tmp_path: Path, text: str, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
@@ -195,18 +195,18 @@ async def test_a_recorded_registration_can_be_replayed_as_the_security_page_says
         assert await asker.route("orders") is None
 
 
-# -- without a list --------------------------------------------------------------------------------
+# -- without an access file ------------------------------------------------------------------------
 
 
-async def test_a_broker_id_that_changes_its_address_is_warned_of(
+async def test_a_registration_that_replaces_a_live_broker_is_logged_as_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with namesrv(tmp_path) as asker:
         await Broker().register(asker)
         await Broker(counter=2).register(asker)
-        assert "takes the place" not in caplog.text
+        assert "replaces" not in caplog.text
         await Broker(addr="10.9.9.9:10911").register(asker)
-        (record,) = [each for each in caplog.records if "takes the place" in each.getMessage()]
+        (record,) = [each for each in caplog.records if "replaces" in each.getMessage()]
         text = record.getMessage()
         assert record.levelno == logging.WARNING
         for part in ("broker-a 0 at 10.9.9.9:10911", "127.0.0.1:10911", "registered from 127."):
@@ -216,10 +216,10 @@ async def test_a_broker_id_that_changes_its_address_is_warned_of(
         gone = Broker(addr="10.9.9.9:10911").identity()
         await asker.get(RequestCode.UNREGISTER_BROKER, gone)
         await Broker(addr="10.8.8.8:10911").register(asker)
-        assert "takes the place" not in caplog.text, "a broker that left may come back elsewhere"
+        assert "replaces" not in caplog.text, "an unregistered broker may return at another address"
 
 
-async def test_the_kv_configuration_has_an_end(tmp_path: Path) -> None:
+async def test_the_kv_configuration_is_limited(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         code = RequestCode.PUT_KV_CONFIG
         pair = {"namespace": "n", "key": "k", "value": "v" * (HEADER_BYTES_MAX // 2)}

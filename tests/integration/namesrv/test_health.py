@@ -1,4 +1,4 @@
-"""/health of a nameserver: it serves, or lets clients wait for brokers; and /metrics."""
+"""/health and /metrics of a nameserver."""
 
 import asyncio
 from http.client import HTTPConnection
@@ -15,7 +15,7 @@ from tianzhou.namesrv.server import NameServer
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 
-def made(folder: Path, now_ms: list[int], **settings: object) -> NameServer:
+def make_server(folder: Path, now_ms: list[int], **settings: object) -> NameServer:
     pairs: dict[str, object] = {
         "listenPort": 0, "bindAddress": LOOPBACK, "kvConfigPath": folder / "kv.json",
         "healthEnable": "true", "healthHost": LOOPBACK, "healthPort": 0,
@@ -37,9 +37,9 @@ async def health(server: NameServer, page: str = "/health") -> tuple[int, str]:
     return await asyncio.to_thread(ask)
 
 
-async def test_clients_that_wait_for_brokers_are_told_so(tmp_path: Path) -> None:
+async def test_health_is_503_while_brokers_register(tmp_path: Path) -> None:
     now_ms = [1000]
-    server = made(tmp_path, now_ms, needWaitForService="true", waitSecondsForService=45)
+    server = make_server(tmp_path, now_ms, needWaitForService="true", waitSecondsForService=45)
     await server.start()
     try:
         status, text = await health(server)
@@ -52,10 +52,10 @@ async def test_clients_that_wait_for_brokers_are_told_so(tmp_path: Path) -> None
         await health(server)
 
 
-async def test_a_port_in_use_stops_the_start_in_words(tmp_path: Path) -> None:
-    first = made(tmp_path, [0])
+async def test_a_health_port_in_use_fails_the_start_and_is_named(tmp_path: Path) -> None:
+    first = make_server(tmp_path, [0])
     await first.start()
-    second = made(tmp_path, [0], healthPort=first.web_port)
+    second = make_server(tmp_path, [0], healthPort=first.web_port)
     try:
         with pytest.raises(RemotingError, match="healthPort"):
             await second.start()
@@ -64,8 +64,8 @@ async def test_a_port_in_use_stops_the_start_in_words(tmp_path: Path) -> None:
         await first.stop()
 
 
-async def test_metrics_count_tables_and_what_was_refused(tmp_path: Path) -> None:
-    server = made(tmp_path, [0], maxKVBytes=100)
+async def test_metrics_have_table_sizes_and_refusals(tmp_path: Path) -> None:
+    server = make_server(tmp_path, [0], maxKVBytes=100)
     host, port = await server.start()
     try:
         async with peer_of(f"{host}:{port}") as peer:

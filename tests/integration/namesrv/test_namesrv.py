@@ -1,4 +1,4 @@
-"""The nameserver over real sockets: every request code, and what changes underneath them."""
+"""The nameserver over real sockets: every request code, and changes of brokers and settings."""
 
 import asyncio
 import json
@@ -95,7 +95,9 @@ async def test_an_unknown_topic_is_answered_as_rocketmq_does(tmp_path: Path) -> 
         )
 
 
-async def test_a_query_without_topic_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+async def test_a_query_without_topic_is_rejected_and_the_connection_stays_usable(
+    tmp_path: Path,
+) -> None:
     async with namesrv(tmp_path) as asker:
         answer = await asker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -111,9 +113,7 @@ async def test_an_unknown_code_is_answered_as_rocketmq_does(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("code", sorted(HANDLERS))
-async def test_a_request_without_anything_never_disturbs_the_server(
-    tmp_path: Path, code: RequestCode
-) -> None:
+async def test_an_empty_request_does_not_harm_the_server(tmp_path: Path, code: RequestCode) -> None:
     async with namesrv(tmp_path) as asker:
         await asker.ask(code, None)
         await asker.ask(code, {"namespace": "", "key": "", "topic": ""}, b"\xff{")
@@ -121,7 +121,7 @@ async def test_a_request_without_anything_never_disturbs_the_server(
         assert await asker.route("orders") is not None
 
 
-async def test_queries_can_be_made_to_wait_until_brokers_are_back(tmp_path: Path) -> None:
+async def test_route_queries_can_be_rejected_until_brokers_have_registered(tmp_path: Path) -> None:
     now_ms = [1_000_000]
     settings = {"needWaitForService": "true", "waitSecondsForService": 45}
     async with namesrv(tmp_path, settings, clock=lambda: now_ms[0]) as asker:
@@ -175,7 +175,7 @@ async def test_registrations_of_every_form_are_read(
         assert (route.mappings or None) == ({"broker-a": mapping} if mappings else None)
 
 
-async def test_a_slave_learns_where_its_master_is(tmp_path: Path) -> None:
+async def test_a_slave_gets_the_address_of_its_master(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         await Broker().register(asker)
         answer = await Broker(broker_id=1, addr="127.0.0.1:2").register(asker)
@@ -197,7 +197,7 @@ async def test_a_broker_gets_the_order_configuration_if_there_is_one(tmp_path: P
         assert (await Broker().register(asker)).body == b""
 
 
-async def test_a_damaged_registration_is_refused_and_the_old_one_holds(tmp_path: Path) -> None:
+async def test_a_damaged_registration_is_rejected_and_the_old_one_stays(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         broker = Broker()
         await broker.register(asker)
@@ -221,7 +221,7 @@ async def test_a_first_registration_of_a_single_topic_is_refused(tmp_path: Path)
         assert await asker.route("orders") is None
 
 
-async def test_data_versions_tell_a_broker_whether_to_register(tmp_path: Path) -> None:
+async def test_a_broker_can_query_whether_its_data_version_has_changed(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         broker = Broker()
         body = bodies.encode(broker.data_version())
@@ -236,7 +236,7 @@ async def test_data_versions_tell_a_broker_whether_to_register(tmp_path: Path) -
         assert (await asker.get(code, broker.identity(), newer)).fields == {"changed": "true"}
 
 
-async def test_topic_changes_of_a_broker_show_at_once(tmp_path: Path) -> None:
+async def test_topic_changes_of_a_broker_are_in_the_next_route(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         await Broker().register(asker)
         assert await asker.route("payments") is None
@@ -250,17 +250,17 @@ async def test_topic_changes_of_a_broker_show_at_once(tmp_path: Path) -> None:
         assert await asker.route("payments") is not None
 
 
-async def test_topics_that_a_broker_no_longer_has_can_be_made_to_go(tmp_path: Path) -> None:
+async def test_topics_that_a_broker_no_longer_lists_can_be_deleted(tmp_path: Path) -> None:
     async with namesrv(tmp_path, {"deleteTopicWithBrokerRegistration": "true"}) as asker:
         await Broker().register(asker)
         await Broker(topics={"a": 6, "b": 6}, counter=2).register(asker)
         assert await topics(asker, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == ["a", "b"]
 
 
-# -- brokers that go ------------------------------------------------------------------------------
+# -- brokers that leave ---------------------------------------------------------------------------
 
 
-async def test_an_unregistered_broker_is_gone(tmp_path: Path) -> None:
+async def test_an_unregistered_broker_is_removed(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         broker = Broker()
         await broker.register(asker)
@@ -268,7 +268,7 @@ async def test_an_unregistered_broker_is_gone(tmp_path: Path) -> None:
         assert await asker.route("orders") is None
 
 
-async def test_a_broker_is_gone_when_its_connection_ends(tmp_path: Path) -> None:
+async def test_a_broker_is_removed_when_its_connection_is_closed(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         async with asking(asker.address) as broker_side:
             await Broker().register(broker_side)
@@ -286,12 +286,12 @@ async def test_a_broker_that_comes_back_survives_the_end_of_its_old_connection(
             await Broker(name="broker-z", addr="127.0.0.1:9", topics={"z": 6, "y": 6}).register(
                 other
             )
-        # Both have ended; the one whose broker is gone proves that the ends have been seen.
+        # Both are closed; the removed broker of one shows that the server has noticed.
         await asker.until_no_route("z")
         assert await asker.route("orders") is not None
 
 
-async def test_silent_brokers_are_dropped_and_heartbeats_keep_them(tmp_path: Path) -> None:
+async def test_silent_brokers_are_dropped_unless_they_send_heartbeats(tmp_path: Path) -> None:
     now_ms = [1_000_000]
     async with (
         namesrv(tmp_path, clock=lambda: now_ms[0]) as asker,
@@ -310,7 +310,7 @@ async def test_silent_brokers_are_dropped_and_heartbeats_keep_them(tmp_path: Pat
         await eventually(lambda: connection.closed, lambda: "the silent broker is still connected")
 
 
-async def test_a_5_x_broker_names_its_own_time_limit(tmp_path: Path) -> None:
+async def test_a_5_x_broker_sends_its_own_time_out(tmp_path: Path) -> None:
     now_ms = [1_000_000]
     async with (
         namesrv(tmp_path, clock=lambda: now_ms[0]) as asker,
@@ -321,13 +321,15 @@ async def test_a_5_x_broker_names_its_own_time_limit(tmp_path: Path) -> None:
         await asker.until_no_route("orders")
 
 
-async def test_the_brokers_of_a_group_are_told_when_its_lowest_id_changes(tmp_path: Path) -> None:
-    told: list[Command] = []
+async def test_the_brokers_of_a_group_are_notified_when_its_lowest_id_changes(
+    tmp_path: Path,
+) -> None:
+    notices: list[Command] = []
 
-    def take(_: Connection, request: Command) -> None:
-        told.append(request)
+    def receive(_: Connection, request: Command) -> None:
+        notices.append(request)
 
-    slave = Server(take)
+    slave = Server(receive)
     host, port = await slave.listen("127.0.0.1", 0)
     try:
         settings = {"notifyMinBrokerIdChanged": "true", "supportActingMaster": "true"}
@@ -336,19 +338,19 @@ async def test_the_brokers_of_a_group_are_told_when_its_lowest_id_changes(tmp_pa
             await Broker(broker_id=1, addr=slave_addr, more=broker_5x()).register(asker)
             async with asking(asker.address) as master_side:
                 await Broker(more=broker_5x()).register(master_side)
-                await eventually(lambda: len(told) == 1, lambda: told)
-            await eventually(lambda: len(told) == 2, lambda: told)
+                await eventually(lambda: len(notices) == 1, lambda: notices)
+            await eventually(lambda: len(notices) == 2, lambda: notices)
             route = await asker.route("orders")
     finally:
         await slave.close()
-    assert [each.code for each in told] == [RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] * 2
-    assert all(each.is_oneway for each in told)
-    assert told[0].fields == {
+    assert [each.code for each in notices] == [RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] * 2
+    assert all(each.is_oneway for each in notices)
+    assert notices[0].fields == {
         "minBrokerId": "0",
         "minBrokerAddr": "127.0.0.1:10911",
         "haBrokerAddr": "127.0.0.1:10911-ha",
     }
-    assert told[1].fields == {
+    assert notices[1].fields == {
         "minBrokerId": "1",
         "minBrokerAddr": slave_addr,
         "offlineBrokerAddr": "127.0.0.1:10911",
@@ -357,7 +359,7 @@ async def test_the_brokers_of_a_group_are_told_when_its_lowest_id_changes(tmp_pa
     assert (route.queues[0].perm, route.brokers[0].addresses) == (4, {0: slave_addr})
 
 
-async def test_a_broker_that_cannot_be_told_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_broker_that_cannot_be_notified_does_not_affect_others(tmp_path: Path) -> None:
     async with namesrv(tmp_path, {"notifyMinBrokerIdChanged": "true"}) as asker:
         for addr in ("127.0.0.1:1", "no address"):
             await Broker(broker_id=1, addr=addr, more=broker_5x()).register(asker)
@@ -506,7 +508,7 @@ async def test_kv_pairs_survive_a_restart(tmp_path: Path) -> None:
         assert (await asker.get(RequestCode.GET_KV_CONFIG, pair)).fields == {"value": "v"}
 
 
-async def test_a_disk_that_refuses_is_the_callers_to_know(tmp_path: Path) -> None:
+async def test_a_change_that_cannot_be_saved_is_an_error_response(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     async with namesrv(tmp_path, {"kvConfigPath": folder / "kvConfig.json"}) as asker:
         folder.write_text("a file where a folder should be")
@@ -538,7 +540,7 @@ async def test_the_order_of_a_topic_is_part_of_its_route_if_enabled(tmp_path: Pa
         assert await order() is None
 
 
-# -- settings over the wire -----------------------------------------------------------------------
+# -- settings by request --------------------------------------------------------------------------
 
 
 async def settings_of(asker: Asker) -> dict[str, str]:
@@ -562,7 +564,7 @@ async def test_settings_are_shown_changed_and_saved(tmp_path: Path) -> None:
     assert file.read_text() == "# mine\nenableTopicList=false\nwaitSecondsForService=7\n"
 
 
-async def test_an_update_of_nothing_is_one(tmp_path: Path) -> None:
+async def test_an_empty_update_succeeds(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         await asker.get(RequestCode.UPDATE_NAMESRV_CONFIG)
         assert not (tmp_path / "namesrv.properties").exists()
@@ -578,7 +580,7 @@ async def test_an_update_of_nothing_is_one(tmp_path: Path) -> None:
         (b"enableTopicList=maybe", ResponseCode.SYSTEM_ERROR, "'maybe' is not true or false"),
     ],
 )
-async def test_updates_that_are_refused_change_nothing(
+async def test_rejected_updates_change_nothing(
     tmp_path: Path, body: bytes, code: ResponseCode, remark: str
 ) -> None:
     async with namesrv(tmp_path) as asker:
@@ -592,7 +594,7 @@ async def test_updates_that_are_refused_change_nothing(
         assert not (tmp_path / "namesrv.properties").exists()
 
 
-async def test_settings_that_cannot_be_saved_do_not_count(tmp_path: Path) -> None:
+async def test_settings_that_cannot_be_saved_have_no_effect(tmp_path: Path) -> None:
     store = tmp_path / "plain file" / "namesrv.properties"
     (tmp_path / "plain file").write_text("")
     async with namesrv(tmp_path, {"configStorePath": store}) as asker:
@@ -605,7 +607,7 @@ async def test_settings_that_cannot_be_saved_do_not_count(tmp_path: Path) -> Non
 # -- many at once ---------------------------------------------------------------------------------
 
 
-async def test_two_nameservers_answer_alike_and_know_nothing_of_each_other(tmp_path: Path) -> None:
+async def test_two_nameservers_respond_alike_and_do_not_share_registrations(tmp_path: Path) -> None:
     async with namesrv(tmp_path / "1") as one, namesrv(tmp_path / "2") as other:
         brokers = [Broker(name=f"broker-{n}", addr=f"127.0.0.1:{n}") for n in range(1, 4)]
         for broker in brokers:
@@ -617,7 +619,7 @@ async def test_two_nameservers_answer_alike_and_know_nothing_of_each_other(tmp_p
         assert (await one.ask(code, ORDERS)).body == (await other.ask(code, ORDERS)).body
 
 
-async def test_many_brokers_come_ask_and_go(tmp_path: Path) -> None:
+async def test_many_brokers_register_query_and_leave(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
 
         async def live(number: int) -> None:

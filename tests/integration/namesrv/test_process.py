@@ -141,7 +141,7 @@ def test_an_unknown_key_is_a_warning(tmp_path: Path) -> None:
         assert f"{file}:3: defaultThreadPoolNums has no effect: one event loop" in text
 
 
-# -- what goes wrong ------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 def one_line(text: str) -> str:
@@ -168,23 +168,23 @@ def test_a_broken_kv_file_is_one_line_and_exit_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "told"),
+    ("pairs", "expected"),
     [
         (["tlsServerCertPath=/nowhere.pem"], "TLS certificate and key (/nowhere.pem)"),
         (["tlsMode=enforcing"], "tlsMode enforcing needs tlsServerCertPath"),
     ],
 )
 def test_unusable_tls_settings_are_one_line_and_exit_1(
-    tmp_path: Path, pairs: list[str], told: str
+    tmp_path: Path, pairs: list[str], expected: str
 ) -> None:
     flags = [word for pair in pairs for word in ("--set", pair)]
     ended = run(tmp_path, "tianzhou", "namesrv", "--port", "0", *flags)
     assert ended.returncode == 1
-    assert told in one_line(ended.stderr)
+    assert expected in one_line(ended.stderr)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--config", "nowhere.properties"], "nowhere.properties: cannot be read: No such file"),
         (["--config", "bad.properties"], "bad.properties:2: listenPort: 'x' is not a whole number"),
@@ -194,12 +194,14 @@ def test_unusable_tls_settings_are_one_line_and_exit_1(
         (["--nonsense"], "unrecognized arguments: --nonsense; see tianzhou namesrv --help"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_2(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_wrong_use_is_one_line_and_exit_2(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
     (tmp_path / "bad.properties").write_text("# comment\nlistenPort=x\n")
     ended = run(tmp_path, "tianzhou", "namesrv", *arguments)
     assert ended.returncode == 2
     assert one_line(ended.stderr).startswith("tianzhou namesrv: ")
-    assert told in ended.stderr
+    assert expected in ended.stderr
     assert ended.stdout == ""
 
 
@@ -231,7 +233,7 @@ def test_stop_waits_until_it_has_ended(tmp_path: Path) -> None:
         assert "namesrv: stopped" in process.text()
 
 
-def test_stop_says_so_if_it_does_not_end_in_time(tmp_path: Path) -> None:
+def test_stop_reports_a_process_that_does_not_end_in_time(tmp_path: Path) -> None:
     with started(tmp_path, "tianzhou", "namesrv", "--port", "0") as process:
         process.popen.send_signal(signal.SIGSTOP)
         ended = run(tmp_path, "tianzhou", "stop", "namesrv", "--wait", "0.2")
@@ -240,15 +242,15 @@ def test_stop_says_so_if_it_does_not_end_in_time(tmp_path: Path) -> None:
         assert f"mqnamesrv {pid} still running after 0.2 s" in one_line(ended.stderr)
 
 
-def test_mqshutdown_leaves_strangers_alone(tmp_path: Path) -> None:
-    """A killed nameserver leaves its file behind, and its number may be given to someone else."""
+def test_mqshutdown_does_not_stop_other_processes(tmp_path: Path) -> None:
+    """A killed nameserver leaves its file behind, and its process id may be reused."""
     with started(tmp_path, "tianzhou", "namesrv", "--port", "0") as process:
         process.popen.kill()
     (left_over,) = (tmp_path / "run").iterdir()
-    told = json.loads(left_over.read_bytes())
+    content = json.loads(left_over.read_bytes())
     stranger = subprocess.Popen(["sleep", "60"])
     try:
-        left_over.write_text(json.dumps(told | {"pid": stranger.pid}))
+        left_over.write_text(json.dumps(content | {"pid": stranger.pid}))
         ended = run(tmp_path, "mqshutdown", "namesrv")
         assert (ended.returncode, ended.stdout) == (1, "No mqnamesrv running.\n")
         assert stranger.poll() is None
@@ -258,7 +260,7 @@ def test_mqshutdown_leaves_strangers_alone(tmp_path: Path) -> None:
         stranger.wait(PATIENCE_S)
 
 
-def test_a_run_folder_that_cannot_be_made_does_not_keep_it_from_serving(tmp_path: Path) -> None:
+def test_it_serves_also_if_the_run_folder_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     with started(
         tmp_path, "tianzhou", "namesrv", "--port", "0", TIANZHOU_RUN_DIR=str(tmp_path / "plain/run")
@@ -279,7 +281,7 @@ def test_mqnamesrv_prints_its_settings(tmp_path: Path) -> None:
     assert lines == sorted(lines)
 
 
-def test_mqadmin_without_a_sub_command_says_so(tmp_path: Path) -> None:
+def test_mqadmin_without_a_sub_command_is_an_error(tmp_path: Path) -> None:
     ended = run(tmp_path, "mqadmin", "-n", "127.0.0.1:9876")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "there is no subcommand '-n'" in one_line(ended.stderr)
@@ -291,16 +293,16 @@ def test_mqbroker_prints_its_settings(tmp_path: Path) -> None:
     assert "listenPort=10911" in shown.stdout.splitlines()
 
 
-def test_version_tells_which_kernel_serves_and_why(tmp_path: Path) -> None:
-    told = json.loads(run(tmp_path, "tianzhou", "version", "--json", TIANZHOU_PURE="1").stdout)
-    assert told["kernel"] == "pure"
-    assert told["why_pure"] == "switched off by TIANZHOU_PURE"
+def test_version_names_the_kernel_in_use_and_the_reason(tmp_path: Path) -> None:
+    printed = json.loads(run(tmp_path, "tianzhou", "version", "--json", TIANZHOU_PURE="1").stdout)
+    assert printed["kernel"] == "pure"
+    assert printed["why_pure"] == "switched off by TIANZHOU_PURE"
     text = run(tmp_path, "tianzhou", "version", TIANZHOU_PURE="1").stdout
-    assert text.startswith(f"tianzhou {told['version']}\nkernel: pure Python (switched off by")
+    assert text.startswith(f"tianzhou {printed['version']}\nkernel: pure Python (switched off by")
 
 
 @pytest.mark.parametrize("command", ["tianzhou", "mqnamesrv", "mqshutdown"])
-def test_help_is_help(tmp_path: Path, command: str) -> None:
+def test_help_is_printed(tmp_path: Path, command: str) -> None:
     shown = run(tmp_path, command, "-h")
     assert shown.returncode == 0
     assert "usage" in shown.stdout.lower()

@@ -1,4 +1,4 @@
-"""Limits of a nameserver: what one address may ask for, and how long bodies may be."""
+"""Limits of a nameserver: requests per address, and lengths of bodies."""
 
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 CLUSTERS = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
-async def test_an_address_that_asks_too_much_is_refused_and_brokers_stay(tmp_path: Path) -> None:
+async def test_an_address_over_its_rate_is_refused_and_brokers_stay_registered(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "quota.yml"
     path.write_text("clients: [{address: 127.0.0.1, requestsPerSecond: 0.001}]")
     async with running_namesrv(tmp_path, quotaFile=path) as namesrv, peer_of(namesrv) as peer:
@@ -38,7 +40,7 @@ async def test_an_address_that_asks_too_much_is_refused_and_brokers_stay(tmp_pat
         assert "the limit" in (over_limit.remark or "")
 
 
-async def test_a_file_that_says_nonsense_stops_the_start(tmp_path: Path) -> None:
+async def test_an_invalid_quota_file_fails_the_start(tmp_path: Path) -> None:
     path = tmp_path / "quota.yml"
     path.write_text("topics: [{topic: t, messagesPerSecond: 1}]")
     with pytest.raises(ConfigError, match="unknown name 'topics'"):
@@ -46,14 +48,14 @@ async def test_a_file_that_says_nonsense_stops_the_start(tmp_path: Path) -> None
             pass
 
 
-async def test_bodies_are_bounded_before_anything_reads_them(tmp_path: Path) -> None:
+async def test_the_length_of_a_body_is_checked_before_it_is_decoded(tmp_path: Path) -> None:
     async with running_namesrv(tmp_path) as namesrv, peer_of(namesrv) as peer:
         long = await peer.ask(CLUSTERS, body=b"x" * 65_537)
         assert (long.code, long.remark) == (
             ResponseCode.SYSTEM_ERROR,
             f"request type {CLUSTERS} carries 65537 bytes, 65536 are allowed",
         )
-        # Object keys take the slow way, which is not for megabytes.
+        # Objects as keys need the slow parser, which does not accept megabytes.
         hostile = b'{"topicConfigSerializeWrapper":{' + b'{"a":1}:1,' * 100_000 + b"}}"
         async with asking(namesrv) as asker:
             answer = await Broker().register(asker, hostile)

@@ -66,7 +66,7 @@ def test_settings_as_table_properties_and_json() -> None:
         "value": "7",
         "origin": "environment TIANZHOU_NAMESRV_LISTEN_PORT",
         "change": "local",
-        "meaning": "TCP port for brokers, clients and tools; 0 takes a free one",
+        "meaning": "TCP port for brokers, clients and tools; 0 selects a free one",
     }
 
 

@@ -11,7 +11,7 @@ from tianzhou.remoting.settings_requests import fixed_keys
 from tianzhou.remoting.tls.contexts import ClientCertificates, TlsMode
 from tianzhou.remoting.tls.settings import tls_of
 
-# Fields of NamesrvConfig and NettyServerConfig in RocketMQ 5.x, with what they are by default.
+# Fields of NamesrvConfig and NettyServerConfig in RocketMQ 5.x, with their defaults.
 ROCKETMQ_DEFAULTS = {
     "listenPort": 9876,
     "bindAddress": "0.0.0.0",  # noqa: S104 - compared with, not bound
@@ -54,7 +54,7 @@ def test_every_setting_has_a_meaning_and_a_key_of_its_own() -> None:
     assert all(declared.meaning for declared in settings)
 
 
-def test_tls_properties_of_rocketmq_are_understood() -> None:
+def test_tls_properties_of_rocketmq_are_read() -> None:
     pairs = {
         "tls.server.mode": "enforcing",
         "tls.server.certPath": "/tls/cert.pem",
@@ -89,7 +89,7 @@ def test_without_certificate_the_port_is_plain(mode: str) -> None:
         ({"tlsServerKeyPath": "/tls/key.pem"}, "tlsServerKeyPath is set"),
     ],
 )
-def test_half_of_a_tls_setting_is_refused(pairs: dict[str, str], missing: str) -> None:
+def test_incomplete_tls_settings_are_rejected(pairs: dict[str, str], missing: str) -> None:
     with pytest.raises(ConfigError, match=missing):
         tls_of(loaded(**pairs))
 

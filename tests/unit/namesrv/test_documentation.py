@@ -1,4 +1,4 @@
-"""The page about the nameserver keeps up with the code."""
+"""docs/namesrv.md lists every request code and setting."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from tianzhou.protocol.codes import RequestCode
 PAGE = (Path(__file__).parents[3] / "docs" / "namesrv.md").read_text()
 
 
-def test_every_code_answered_is_listed() -> None:
+def test_every_supported_code_is_listed() -> None:
     listed = {int(code): name for code, name in re.findall(r"^\| (\d+) \| (\w+) \|", PAGE, re.M)}
     answered = {code: RequestCode(code).name for code in HANDLERS}
     exit_codes = {0, 1, 2}
     assert {code: name for code, name in listed.items() if code not in exit_codes} == answered
 
 
-def test_every_setting_is_listed_with_its_default_and_when_it_changes() -> None:
+def test_every_setting_is_listed_with_its_default_and_kind_of_change() -> None:
     rows = re.findall(
         r"^\| `([\w.]+)` \| (.*?) \| (local|restart|admin|live) \|", PAGE, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""The registry: what brokers say, what routes follow from it, and how both are forgotten."""
+"""The registry: registrations of brokers, the routes derived from them, and their removal."""
 
 from collections.abc import Collection
 
@@ -16,11 +16,11 @@ from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
 from tianzhou.remoting.scheduler import at_once
 
 SYSTEM = ("TBW102", "SELF_TEST_TOPIC")
-"""Every broker has some topics of its own; a registration of one topic is something else."""
+"""Topics that every broker has; a registration of a single topic has a special meaning."""
 
 
 class World:
-    """A registry, what it wanted forgotten, and short words for talking to it."""
+    """A registry, the topics whose routes changed, and short methods to use it."""
 
     def __init__(self) -> None:
         self.forgotten: set[str] = set()
@@ -63,7 +63,7 @@ class World:
             )
             for topic in (*(() if alone else SYSTEM), *topics)
         }
-        said = BrokerTopics(
+        reported = BrokerTopics(
             version=DataVersion(timestamp=0, counter=version, state_version=state_version),
             topics=configs,
             mappings=mappings or {},
@@ -81,22 +81,22 @@ class World:
         )
         return at_once(
             self.registry.register(
-                identity, said, digest, connection, self.now_ms, delete_missing=delete_missing
+                identity, reported, digest, connection, self.now_ms, delete_missing=delete_missing
             )
         )
 
     def route(self, topic: str = "orders", *, acting_master: bool = False) -> TopicRouteData:
-        found = self.registry.route(topic, acting_master=acting_master)
-        assert found is not None
-        return found
+        route = self.registry.route(topic, acting_master=acting_master)
+        assert route is not None
+        return route
 
     def perm(self, topic: str = "orders") -> int:
         return self.route(topic).queues[0].perm
 
     def addresses(self, topic: str = "orders", *, acting_master: bool = False) -> dict[int, str]:
-        found = self.route(topic, acting_master=acting_master).brokers[0].addresses
-        assert found is not None
-        return found
+        addresses = self.route(topic, acting_master=acting_master).brokers[0].addresses
+        assert addresses is not None
+        return addresses
 
 
 @pytest.fixture
@@ -127,12 +127,12 @@ def test_a_registered_topic_has_a_route(world: World) -> None:
     assert route.mappings is None
 
 
-def test_an_unknown_topic_has_none(world: World) -> None:
+def test_an_unknown_topic_has_no_route(world: World) -> None:
     world.register()
     assert world.registry.route("payments") is None
 
 
-def test_routes_list_brokers_by_name_whatever_the_order_they_came_in(world: World) -> None:
+def test_routes_list_brokers_by_name_in_any_order_of_registration(world: World) -> None:
     world.register("broker-b", addr="10.0.0.2:10911")
     world.register("broker-a", addr="10.0.0.1:10911")
     route = world.route()
@@ -148,20 +148,20 @@ def test_a_slave_adds_its_address_and_no_topics(world: World) -> None:
     assert world.registry.route("strange") is None
 
 
-def test_a_slave_before_5_0_without_master_brings_no_topics(world: World) -> None:
+def test_a_slave_before_5_0_without_master_registers_no_topics(world: World) -> None:
     assert world.register(broker_id=1) == Registered(new=True)
     assert world.registry.route("orders") is None
     assert world.registry.members("broker-a") == {1: "10.0.0.1:10911"}
 
 
-def test_the_first_slave_of_5_x_without_master_brings_its_topics(world: World) -> None:
+def test_the_first_slave_of_5_x_without_master_registers_its_topics(world: World) -> None:
     world.register(broker_id=2, addr="10.0.0.2:10911", acting_master=False, topics=["late"])
     world.register(broker_id=3, addr="10.0.0.3:10911", acting_master=False, topics=["later"])
     assert world.perm("late") == 6
     assert world.registry.route("later") is None
 
 
-def test_a_slave_that_becomes_master_keeps_one_address(world: World) -> None:
+def test_a_slave_that_becomes_master_has_one_address(world: World) -> None:
     world.register()
     world.register(broker_id=1, addr="10.0.0.9:10911")
     world.register(broker_id=0, addr="10.0.0.9:10911", version=2)
@@ -186,7 +186,9 @@ def test_of_two_brokers_with_one_id_the_lower_state_version_is_ignored(world: Wo
     assert world.registry.version_of("DefaultCluster", "10.0.0.2:10911") is None
 
 
-def test_of_two_brokers_with_one_id_the_later_one_counts_otherwise(world: World) -> None:
+def test_of_two_brokers_with_one_id_and_state_version_the_later_one_is_registered(
+    world: World,
+) -> None:
     world.register(addr="10.0.0.1:10911", connection="connection-1")
     world.register(addr="10.0.0.2:10911", connection="connection-2")
     assert world.addresses() == {0: "10.0.0.2:10911"}
@@ -197,7 +199,7 @@ def test_of_two_brokers_with_one_id_the_later_one_counts_otherwise(world: World)
     at_once(world.registry.close("connection-1"))
 
 
-def test_the_loser_of_an_id_can_leave_after_the_group_has_gone(world: World) -> None:
+def test_a_replaced_broker_can_leave_after_its_group_was_removed(world: World) -> None:
     world.register(addr="10.0.0.1:10911", connection="connection-1")
     world.register(addr="10.0.0.2:10911", connection="connection-2")
     at_once(world.registry.close("connection-2"))
@@ -207,7 +209,7 @@ def test_the_loser_of_an_id_can_leave_after_the_group_has_gone(world: World) -> 
     assert world.registry.brokers() == {}
 
 
-# -- what changes ---------------------------------------------------------------------------------
+# -- changes --------------------------------------------------------------------------------------
 
 
 def test_a_changed_version_changes_topics(world: World) -> None:
@@ -227,13 +229,13 @@ def test_an_unchanged_version_changes_no_topic_but_adds_missing_ones(world: Worl
     assert world.forgotten == {"new"}
 
 
-def test_a_state_version_of_zero_is_none(world: World) -> None:
+def test_a_missing_state_version_equals_zero(world: World) -> None:
     world.register(state_version=None)
     world.register(state_version=0, queue_count=16)
     assert world.route().queues[0].read_queue_count == 8
 
 
-def test_only_changed_topics_are_forgotten(world: World) -> None:
+def test_only_routes_of_changed_topics_are_invalidated(world: World) -> None:
     world.register(topics=["a", "b"])
     world.forgotten.clear()
     world.register(topics=["a", "b", "c"], version=2)
@@ -248,7 +250,7 @@ def test_a_new_address_changes_every_route_of_its_group(world: World) -> None:
     assert world.forgotten == {"a", *SYSTEM}
 
 
-def test_topics_no_longer_listed_stay_unless_told_otherwise(world: World) -> None:
+def test_topics_no_longer_listed_stay_without_delete_missing(world: World) -> None:
     world.register(topics=["a", "b"])
     world.register(topics=["a"], version=2)
     assert world.registry.route("b") is not None
@@ -264,12 +266,12 @@ def test_equal_queues_of_a_group_are_one_object(world: World) -> None:
     assert world.route("a").queues[0] is not world.route("a").queues[1]
 
 
-def test_queue_shapes_that_nobody_has_any_more_are_not_kept_for_ever(world: World) -> None:
+def test_unused_queue_data_is_evicted(world: World) -> None:
     for version in range(500):
         world.register(version=version, queue_count=version)
-    # What is kept is not to be seen from outside.
+    # Not visible from outside.
     (group,) = world.registry._groups.values()  # pyright: ignore[reportPrivateUsage]
-    assert len(group.spare) < 100
+    assert len(group.interned) < 100
 
 
 # -- renewing -------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ IDENTITY = BrokerIdentity(
 )  # fmt: skip
 
 
-def test_an_unchanged_registration_is_renewed_without_its_topics(world: World) -> None:
+def test_an_unchanged_registration_is_renewed_without_decoding_topics(world: World) -> None:
     world.register(digest=b"same")
     world.forgotten.clear()
     assert world.registry.renew(IDENTITY, b"same", "connection-2", 9_000) == Registered()
@@ -311,7 +313,7 @@ def test_a_registration_is_not_renewed_when_its_group_changed_meanwhile(world: W
     assert world.registry.renew(IDENTITY, b"same", "connection-1", 1) is None
 
 
-def test_a_broker_that_has_lost_its_id_is_not_renewed(world: World) -> None:
+def test_a_replaced_broker_is_not_renewed(world: World) -> None:
     world.register(digest=b"same", connection="connection-1")
     world.register(addr="10.0.0.2:10911", connection="connection-2")
     at_once(world.registry.close("connection-2"))
@@ -321,10 +323,10 @@ def test_a_broker_that_has_lost_its_id_is_not_renewed(world: World) -> None:
     assert world.addresses() == {0: "10.0.0.1:10911"}
 
 
-# -- leaving --------------------------------------------------------------------------------------
+# -- removal --------------------------------------------------------------------------------------
 
 
-def test_a_closed_connection_takes_its_broker_along(world: World) -> None:
+def test_closing_a_connection_removes_its_broker(world: World) -> None:
     world.register(topics=["a"])
     world.register("broker-b", addr="10.0.0.2:10911", topics=["a"], connection="connection-2")
     (gone,) = at_once(world.registry.close("connection-1"))
@@ -344,14 +346,14 @@ def test_a_broker_on_a_new_connection_survives_the_end_of_the_old_one(world: Wor
     assert world.registry.route("orders") is None
 
 
-def test_all_brokers_of_a_connection_go(world: World) -> None:
+def test_closing_a_connection_removes_all_its_brokers(world: World) -> None:
     world.register()
     world.register("broker-b", addr="10.0.0.2:10911")
     assert len(at_once(world.registry.close("connection-1"))) == 2
     assert world.registry.brokers() == {}
 
 
-def test_a_silent_broker_is_dropped_after_its_time(world: World) -> None:
+def test_a_silent_broker_is_dropped_after_the_time_out(world: World) -> None:
     world.register()
     assert at_once(world.registry.expire(now_ms=121_000, timeout_ms=120_000)) == []
     (gone,) = at_once(world.registry.expire(now_ms=121_001, timeout_ms=120_000))
@@ -360,19 +362,19 @@ def test_a_silent_broker_is_dropped_after_its_time(world: World) -> None:
     assert world.registry.route("orders") is None
 
 
-def test_a_broker_may_name_its_own_time(world: World) -> None:
+def test_a_broker_may_send_its_own_time_out(world: World) -> None:
     world.register(timeout_ms=10_000)
     assert len(at_once(world.registry.expire(now_ms=11_001, timeout_ms=120_000))) == 1
 
 
-def test_a_heartbeat_keeps_a_broker(world: World) -> None:
+def test_a_heartbeat_prevents_the_time_out(world: World) -> None:
     world.register()
     world.registry.heartbeat("DefaultCluster", "10.0.0.1:10911", 50_000)
     world.registry.heartbeat("DefaultCluster", "10.9.9.9:10911", 50_000)
     assert at_once(world.registry.expire(now_ms=170_000, timeout_ms=120_000)) == []
 
 
-def test_unregistering_takes_the_named_broker_only(world: World) -> None:
+def test_unregistering_removes_the_named_broker_only(world: World) -> None:
     world.register()
     assert at_once(world.registry.unregister("broker-b", "10.0.0.1:10911")) == []
     assert at_once(world.registry.unregister("broker-a", "10.0.0.2:10911")) == []
@@ -380,7 +382,7 @@ def test_unregistering_takes_the_named_broker_only(world: World) -> None:
     assert world.registry.route("orders") is None
 
 
-def test_without_master_and_acting_masters_topics_stay_writable(world: World) -> None:
+def test_without_acting_masters_topics_stay_writable_when_the_master_leaves(world: World) -> None:
     world.register(connection="master")
     world.register(broker_id=1, addr="10.0.0.9:10911", connection="slave")
     (gone,) = at_once(world.registry.close("master"))
@@ -414,7 +416,7 @@ def acting_pair(world: World) -> None:
     world.register(broker_id=2, addr="10.0.0.9:10911", acting_master=True, connection="slave")
 
 
-def test_when_the_master_goes_its_group_is_read_only_and_told(world: World) -> None:
+def test_when_the_master_leaves_its_group_is_read_only_and_notified(world: World) -> None:
     acting_pair(world)
     (gone,) = at_once(world.registry.close("master"))
     assert gone.notice == MinIdNotice(
@@ -441,7 +443,7 @@ def test_a_slave_does_not_act_while_the_topic_can_be_written(world: World) -> No
     assert world.addresses(acting_master=True) == {2: "10.0.0.9:10911"}
 
 
-def test_member_topics_show_the_group_as_it_is(world: World) -> None:
+def test_member_topics_never_list_an_acting_master(world: World) -> None:
     topic = f"{MEMBER_SYNC_TOPIC_PREFIX}broker-a"
     world.register(broker_id=2, acting_master=True, topics=[topic], perm=4)
     assert world.addresses(topic, acting_master=True) == {2: "10.0.0.1:10911"}
@@ -452,7 +454,7 @@ def test_topics_of_an_acting_slave_are_read_only(world: World) -> None:
     assert world.perm() == 4
 
 
-def test_a_master_that_returns_is_writable_and_its_slaves_are_told(world: World) -> None:
+def test_a_master_that_returns_is_writable_and_its_slaves_are_notified(world: World) -> None:
     acting_pair(world)
     at_once(world.registry.close("master"))
     answer = world.register(acting_master=True, connection="master-2")
@@ -468,7 +470,7 @@ def test_a_master_that_returns_is_writable_and_its_slaves_are_told(world: World)
     assert world.addresses(acting_master=True) == {0: "10.0.0.1:10911", 2: "10.0.0.9:10911"}
 
 
-def test_a_slave_that_goes_is_no_news_to_its_master(world: World) -> None:
+def test_a_slave_that_leaves_causes_no_notice(world: World) -> None:
     acting_pair(world)
     (gone,) = at_once(world.registry.close("slave"))
     assert gone.notice is None
@@ -494,7 +496,7 @@ def test_added_write_permission_is_read_and_write(world: World) -> None:
     assert world.perm() == 6
 
 
-def test_permissions_of_an_unknown_broker_are_nobodys(world: World) -> None:
+def test_changing_permissions_of_an_unknown_broker_changes_no_topics(world: World) -> None:
     assert at_once(world.registry.wipe_write_perm("broker-x")) == 0
     assert at_once(world.registry.add_write_perm("broker-x")) == 0
 
@@ -514,11 +516,11 @@ def test_queues_on_an_unknown_broker_add_nothing(world: World) -> None:
     assert world.registry.route("single") is None
 
 
-def test_a_deleted_topic_is_gone_everywhere(world: World) -> None:
+def test_a_deleted_topic_has_no_route_in_any_cluster(world: World) -> None:
     world.register()
     world.register("broker-b", addr="10.0.0.2:10911")
     world.registry.delete_topic("orders")
-    world.registry.delete_topic("never was")
+    world.registry.delete_topic("unknown")
     assert world.registry.route("orders") is None
     assert "orders" in world.forgotten
 
@@ -543,7 +545,7 @@ def test_static_topics_carry_their_mappings(world: World) -> None:
     assert world.route().mappings is None
 
 
-def test_filter_servers_are_listed_by_address_until_they_are_taken_back(world: World) -> None:
+def test_filter_servers_are_listed_by_address_until_they_are_removed(world: World) -> None:
     world.register(filter_servers=["10.0.0.1:30000"])
     assert world.route().filter_servers == {"10.0.0.1:10911": ["10.0.0.1:30000"]}
     world.register(filter_servers=None)

@@ -1,4 +1,4 @@
-"""Encoded routes: kept while they are true and there is room."""
+"""The cache of encoded routes: invalidation and eviction."""
 
 from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.protocol import bodies
@@ -11,14 +11,14 @@ from tianzhou.protocol.bodies.route import (
 
 
 class Routes:
-    """Routes that count how often they were asked for."""
+    """Routes that record each query."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.queried: list[str] = []
         self.known = {f"t{number}": make_route(f"broker-{number}") for number in range(10)}
 
     def __call__(self, topic: str) -> TopicRouteData | None:
-        self.asked.append(topic)
+        self.queried.append(topic)
         return self.known.get(topic)
 
 
@@ -29,16 +29,16 @@ def make_route(broker_name: str) -> TopicRouteData:
     )
 
 
-def test_the_second_answer_needs_no_route() -> None:
+def test_the_second_query_is_served_from_the_cache() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10_000)
     first = cache.answer("t1", standard=True)
     assert first == bodies.encode(routes.known["t1"], standard=True)
     assert cache.answer("t1", standard=True) is first
-    assert routes.asked == ["t1"]
+    assert routes.queried == ["t1"]
 
 
-def test_dialects_are_kept_apart() -> None:
+def test_dialects_are_cached_separately() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10_000)
     assert cache.answer("t1", standard=False) == bodies.encode(routes.known["t1"])
@@ -46,7 +46,7 @@ def test_dialects_are_kept_apart() -> None:
     assert b'"brokerAddrs":{0:"a:1",2:"b:1"}' in (cache.answer("t1", standard=False) or b"")
 
 
-def test_every_member_of_a_route_is_written_as_bodies_write_it() -> None:
+def test_every_field_of_a_route_is_encoded_as_by_bodies_encode() -> None:
     route = TopicRouteData(
         order_conf='broker-a:4;"x"',
         queues=[QueueData(broker_name="b", perm=6), QueueData(broker_name="a", perm=4)],
@@ -59,7 +59,7 @@ def test_every_member_of_a_route_is_written_as_bodies_write_it() -> None:
         assert cache.answer("t", standard=standard) == bodies.encode(route, standard=standard)
 
 
-def test_a_topic_without_route_is_not_remembered() -> None:
+def test_a_topic_without_route_is_not_cached() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10_000)
     assert cache.answer("new", standard=True) is None
@@ -67,43 +67,43 @@ def test_a_topic_without_route_is_not_remembered() -> None:
     assert cache.answer("new", standard=True) is not None
 
 
-def test_forgotten_answers_are_made_again() -> None:
+def test_forgotten_routes_are_encoded_again() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10_000)
     for topic in ("t1", "t2"):
         cache.answer(topic, standard=True)
         cache.answer(topic, standard=False)
     routes.known["t1"] = make_route("broker-moved")
-    routes.asked.clear()
-    cache.forget(["t1", "never asked for"])
+    routes.queried.clear()
+    cache.forget(["t1", "never queried"])
     assert b"broker-moved" in (cache.answer("t1", standard=True) or b"")
     assert b"broker-moved" in (cache.answer("t1", standard=False) or b"")
     cache.answer("t2", standard=True)
-    assert routes.asked == ["t1", "t1"]
+    assert routes.queried == ["t1", "t1"]
 
 
-def test_the_oldest_answers_go_when_room_is_short() -> None:
+def test_the_oldest_routes_are_evicted_first() -> None:
     routes = Routes()
     size = len(bodies.encode(routes.known["t0"], standard=True))
     cache = RouteCache(routes, 3 * size)
     for number in range(10):
         cache.answer(f"t{number}", standard=True)
         assert cache.kept_bytes <= 3 * size
-    routes.asked.clear()
+    routes.queried.clear()
     for topic in ("t7", "t8", "t9", "t0"):
         cache.answer(topic, standard=True)
-    assert routes.asked == ["t0"]
+    assert routes.queried == ["t0"]
 
 
-def test_an_answer_larger_than_the_room_is_given_but_not_kept() -> None:
+def test_a_route_larger_than_the_cache_is_returned_but_not_cached() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10)
     assert cache.answer("t1", standard=True) == cache.answer("t1", standard=True)
-    assert routes.asked == ["t1", "t1"]
+    assert routes.queried == ["t1", "t1"]
     assert cache.kept_bytes == 0
 
 
-def test_clearing_forgets_all() -> None:
+def test_clear_drops_all_routes() -> None:
     routes = Routes()
     cache = RouteCache(routes, 10_000)
     cache.answer("t1", standard=True)
@@ -111,4 +111,4 @@ def test_clearing_forgets_all() -> None:
     cache.clear()
     assert cache.kept_bytes == 0
     cache.answer("t1", standard=True)
-    assert routes.asked == ["t1", "t1", "t1"]
+    assert routes.queried == ["t1", "t1", "t1"]

@@ -1,4 +1,4 @@
-"""Routes of one zone."""
+"""Routes limited to one zone."""
 
 from tianzhou.namesrv.zones import only_zone
 from tianzhou.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
