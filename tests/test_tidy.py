@@ -207,11 +207,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 12, "whom": 2, "nobody": 21, "somebody": 6, "someone": 0, "anybody": 2,
-    "everybody": 7, "him": 0, "told": 96, "twin": 1, "vouch": 1, "vain": 1, "let_go": 6,
+    "whoever": 2, "whom": 0, "nobody": 1, "somebody": 0, "someone": 0, "anybody": 0,
+    "everybody": 1, "him": 0, "told": 24, "twin": 1, "vouch": 0, "vain": 0, "let_go": 0,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
-    "intake": 0, "lending": 0, "switchboard": 1, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
-    "doubts": 0, "odd": 3, "door": 0, "room": 93, "mend": 1, "soon": 39,
+    "intake": 0, "lending": 0, "switchboard": 1, "pile": 1, "piles": 0, "pump": 0, "doubt": 0,
+    "doubts": 0, "odd": 3, "door": 0, "room": 64, "mend": 0, "soon": 27,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
