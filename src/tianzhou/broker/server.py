@@ -121,7 +121,7 @@ class Broker:
 
         def adopt_quotas() -> None:
             if quotas is not None:
-                server.adopt(quotas.limits_by(limits))
+                server.set_limits(quotas.limits_by(limits))
             pipeline.forget_fast_path()
 
         self.stats.channels = partial(channel_activity, server)

@@ -220,7 +220,7 @@ class NameServer:
 
     def _quotas_changed(self, _: "ServerRules") -> None:
         if self._quotas is not None:
-            self._server.adopt(self._quotas.limits_by(self._limits))
+            self._server.set_limits(self._quotas.limits_by(self._limits))
 
     def _scan_period_s(self) -> float:
         return self._settings.config.scan_not_active_broker_interval_ms / 1000

@@ -1,4 +1,4 @@
-"""Accepts sockets of a server, distinguishes TLS from plain text, and makes connections of them.
+"""Accepts the connections of a server, and distinguishes TLS from plain text.
 
     accepted -> (above a limit: its first request is answered SYSTEM_BUSY, see `over_limit.py`)
              -> TLS off: a connection at once
@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 
 from tianzhou.descriptors import descriptor_limit, reserved_descriptors
-from tianzhou.remoting.address import format_address
+from tianzhou.remoting.address import format_address, host_of
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.over_limit import OverLimitConnection
 from tianzhou.remoting.shared_state import SharedState
@@ -28,12 +28,12 @@ from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, TlsMode
 log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_ITERATION = 64
-"""Further sockets wait until open connections are served."""
+"""Further sockets are accepted after open connections are served."""
 _TLS_FIRST_BYTE = b"\x16"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_S = 0.5
 _OVER_LIMIT_SHARE = 4
-"""Connections above the limit may hold one in so many of the reserved descriptors."""
+"""Connections above the limit may use this fraction of the reserved descriptors: 1/4."""
 
 
 class Acceptor:
@@ -63,12 +63,12 @@ class Acceptor:
         self._refusals: set[asyncio.Task[None]] = set()
 
     def listen(self, listening: socket.socket) -> None:
-        """Accept on a listening socket, which the acceptor closes in the end."""
+        """Accept on a listening socket, which `close` closes."""
         self._listening.append(listening)
         self._shared.loop.add_reader(listening.fileno(), self._accept, listening)
 
     async def close(self) -> None:
-        """Accept no more and close sockets that are no connections yet."""
+        """Stop accepting, and close sockets that are not connections yet."""
         for listening in self._listening:
             if (retry := self._retries.pop(listening, None)) is not None:
                 retry.cancel()
@@ -97,19 +97,19 @@ class Acceptor:
                 if error.errno in _OUT_OF_RESOURCES:
                     self._pause(listening, error)
                     return
-                # The peer was gone before it was accepted; the next one may be there.
+                # This peer was gone before it was accepted; there may be others.
                 log.debug("accepting failed: %s", error)
                 continue
             self._admit(sock, format_address(address[0], address[1]))
 
     def _count_of(self, host: str) -> int:
-        """How many connections an address has, arriving ones included."""
+        """The number of connections of an address, including those being opened."""
         established = self._shared.connections
         arriving_count = sum(each not in established for each in self._arriving.get(host, ()))
         return self._shared.hosts[host] + arriving_count
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Stop accepting for a moment: the loop would spin, as the socket stays readable."""
+        """Stop accepting until the retry: the socket stays readable, so the loop would spin."""
         self._shared.log_failure(
             "accepting failed",
             f"no more connections can be accepted: {error.strerror}; "
@@ -145,7 +145,7 @@ class Acceptor:
             self._wait_for_first_byte(sock, peer)
 
     def _is_within_limits(self, sock: socket.socket, peer: str) -> bool:
-        limits, host = self._shared.limits, _host(peer)
+        limits, host = self._shared.limits, host_of(peer)
         arriving_count = len(self._unclassified) + len(self._opening) - len(self._over_limit)
         count = len(self._shared.connections) + arriving_count
         # A new descriptor is always the lowest that is free.
@@ -154,9 +154,9 @@ class Acceptor:
             kind, remark = "limit", f"{count} connections are open, the limit"
         elif (count := self._count_of(host)) >= limits.connections_per_address:
             kind, remark = f"limit of {host}", f"{host} has {count} connections, the limit"
-        elif left < (kept := reserved_descriptors()):
+        elif left < (reserved := reserved_descriptors()):
             kind = "descriptors"
-            remark = f"{left} file descriptors are left, {kept} are kept for files"
+            remark = f"{left} file descriptors are left, {reserved} are reserved for files"
         else:
             return True
         advice = "; raise the limit of open files (ulimit -n)" if kind == "descriptors" else ""
@@ -182,7 +182,7 @@ class Acceptor:
         limits = self._shared.limits
         if len(self._unclassified) >= limits.unclassified:
             self._give_up(next(iter(self._unclassified)), "too many others wait")
-        loop, host = self._shared.loop, _host(peer)
+        loop, host = self._shared.loop, host_of(peer)
         timer = loop.call_later(
             limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
         )
@@ -218,7 +218,7 @@ class Acceptor:
             self._open(sock, peer, None)
         else:
             text = f"connection {peer}: refused, it does not speak TLS, which is enforced here"
-            self._refuse(sock, f"plain {_host(peer)}", text)
+            self._refuse(sock, f"plain {host_of(peer)}", text)
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -230,16 +230,13 @@ class Acceptor:
             self._refusing.add(refusing)
             self._run(self._refusals, self._connect(refusing, sock, peer, context), sock)
             return
-        connection, host = self._make_connection(), _host(peer)
+        connection, host = self._make_connection(), host_of(peer)
         self._arriving.setdefault(host, set()).add(connection)
         task = self._run(self._opening, self._connect(connection, sock, peer, context), sock)
         task.add_done_callback(lambda _: self._arrived(host, connection))
 
     def _run(
-        self,
-        tasks: set[asyncio.Task[None]],
-        work: Coroutine[None, None, None],
-        sock: socket.socket,
+        self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None], sock: socket.socket
     ) -> asyncio.Task[None]:
         task = self._shared.loop.create_task(work)
         tasks.add(task)
@@ -247,7 +244,7 @@ class Acceptor:
         def ended(_: asyncio.Task[None]) -> None:
             tasks.discard(task)
             if task.cancelled():
-                # Perhaps before it began, and then nothing else closes the socket.
+                # If it was cancelled before it began, nothing else closes the socket.
                 sock.close()
 
         task.add_done_callback(ended)
@@ -275,7 +272,7 @@ class Acceptor:
             what = "the TLS handshake failed" if context else "it could not be opened"
             text = f"connection {peer}: {what}: {error}"
             if isinstance(protocol, Connection):
-                self._refuse(sock, f"opening {_host(peer)}", text)
+                self._refuse(sock, f"opening {host_of(peer)}", text)
             else:  # counted as refused already
                 log.debug(text)
                 sock.close()
@@ -285,7 +282,3 @@ class Acceptor:
         rest.discard(one)
         if not rest:
             self._arriving.pop(host, None)
-
-
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0]

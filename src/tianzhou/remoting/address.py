@@ -1,8 +1,7 @@
 """Network addresses as text: "host:port", "[ipv6]:port", and lists of them separated by ';'.
 
-RocketMQ writes IPv6 addresses without brackets in places ("::1:9876") and takes the last colon for
-the one before the port. So does `parse_address`, provided that what stands before it is an IPv6
-address.
+RocketMQ may write IPv6 addresses without brackets ("::1:9876"); the port follows the last colon.
+`parse_address` accepts this form if the text before that colon is an IPv6 address.
 """
 
 import ipaddress
@@ -16,7 +15,7 @@ _MAPPED = "::ffff:"
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of one address; brackets are taken off. Raises AddressError."""
+    """Host and port of one address; brackets are removed. Raises AddressError."""
     if "://" in text:
         raise AddressError(
             f"address {text!r}: leave out {text.partition('://')[0]}://; write host:port"
@@ -39,7 +38,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """The addresses of a list separated by ';', each once, in their order. Raises AddressError."""
+    """The distinct addresses of a list separated by ';', in order. Raises AddressError."""
     if "," in text or len(text.replace(";", " ").split()) > len(text.split(";")):
         raise AddressError(f"addresses {text!r}: separate them by ';', as in 'a:9876;b:9876'")
     parts = (part.strip() for part in text.split(";"))
@@ -71,7 +70,7 @@ def is_numeric(host: str) -> bool:
 def is_every_interface(host: str) -> bool:
     """Whether listening there means every interface of both families: "", "*", 0.0.0.0 and ::.
 
-    The Java virtual machine takes 0.0.0.0 for both families, too.
+    In Java, too, 0.0.0.0 means both families.
     """
     host = host.strip("[]")
     return host in ("", "*") or (is_numeric(host) and ipaddress.ip_address(host).is_unspecified)
@@ -85,6 +84,11 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
+def host_of(address: str) -> str:
+    """The host of "host:port", with its brackets."""
+    return address.rpartition(":")[0]
+
+
 def address_of(name: tuple[str, int] | None) -> str:
-    """The name of a socket, as the system gives it, as text; "?" if there is none any more."""
+    """The text of a socket address that the system returned; "?" for None."""
     return format_address(name[0], name[1]) if name else "?"

@@ -1,8 +1,8 @@
-"""A client: one pooled connection per address, dialled when it is first needed or has been lost.
+"""A client: one pooled connection per address, dialled at the first request and after a loss.
 
-Any number of requests share a connection. The time-out of a request covers dialling as well. A lost
-connection fails its requests with ConnectionClosed; nothing is sent twice, trying again is the
-caller's decision. Peers may send requests, too: `handle` answers them.
+Any number of requests share a connection. The time-out of a request includes dialling. A lost
+connection fails its requests with ConnectionClosed; nothing is sent twice, retries are up to the
+caller. Requests of the peer are passed to `handle`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _GOODBYE_S = 1.0
 
 
 class Client:
-    """Connections to any number of servers. Use it on one event loop."""
+    """Connections to any number of servers, on one event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Client:
 
     @property
     def counts(self) -> Counts:
-        """What happened since the start, for statistics."""
+        """Events since the start, for statistics."""
         return self._shared.counts
 
     @property
@@ -59,11 +59,11 @@ class Client:
         return self._tls is not None
 
     def reload_tls(self) -> None:
-        """Read the certificates again, for connections to come. Raises ConfigError."""
+        """Load the certificates again, for new connections. Raises ConfigError."""
         self._context = self._tls.client_context() if self._tls else None
 
     async def request(self, address: str, command: Command, timeout_ms: int = 3000) -> Command:
-        """Send a request and wait for the answer, whatever its code.
+        """Send a request and wait for the response, whatever its code.
 
         Raises ConnectError (AddressError included), and what `Connection.request` raises.
         """
@@ -77,7 +77,7 @@ class Client:
         return await connection.request(command, timeout_ms)
 
     async def oneway(self, address: str, command: Command, timeout_ms: int = 3000) -> None:
-        """Send a request that wants no answer; returns when it is on its way.
+        """Send a request without a response; returns when it is handed to the transport.
 
         Raises ConnectError, ConnectionClosed, and RemoteBusy if the peer does not read in time.
         """
@@ -112,12 +112,12 @@ class Client:
         if (error := dial.exception()) is not None:
             if not isinstance(error, ConnectError):
                 raise error
-            # Each caller gets an exception of its own: a shared one would collect their tracebacks.
+            # Each caller gets its own exception: a shared one would collect their tracebacks.
             raise type(error)(*error.args) from error.__cause__
         return dial.result()
 
     async def close(self) -> None:
-        """Close all connections; requests that wait fail with ConnectionClosed."""
+        """Close all connections; pending requests fail with ConnectionClosed."""
         self._closed = True
         for dial in tuple(self._dials.values()):
             dial.cancel()
@@ -147,7 +147,7 @@ class Client:
     def _dialled(self, address: str, dial: asyncio.Task[Connection]) -> None:
         del self._dials[address]
         if not dial.cancelled():
-            dial.exception()  # looked at, even if everyone who waited has gone
+            dial.exception()  # retrieved, so asyncio does not report it if all callers are gone
 
     async def _dial(self, address: str) -> Connection:
         connect_ms = self._shared.limits.connect_ms
@@ -165,7 +165,7 @@ class Client:
         return connection
 
     async def _open(self, address: str, host: str, sock: socket.socket) -> Connection:
-        """Make a connection of a connected socket; whatever happens, the socket is the loop's."""
+        """Make a connection of a connected socket; the loop closes the socket on errors."""
         shared, tls = self._shared, self._tls
         connection = Connection(
             shared, self._handle, on_closed=lambda lost: self._lost(address, lost)
@@ -196,7 +196,7 @@ def _refuse(_: Connection, request: Command) -> Command:
 
 
 def _cause(error: OSError) -> str:
-    """What went wrong, in the system's words; asyncio puts its own in their place."""
+    """The system's text of an error, which asyncio replaces by its own."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     if isinstance(error, socket.gaierror) and error.strerror:

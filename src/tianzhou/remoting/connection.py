@@ -1,22 +1,22 @@
-"""One TCP connection that carries frames in both directions; servers and clients use the same.
+"""A TCP connection that carries frames in both directions; used by servers and clients.
 
     bytes in  -> whole frames straight from the shared receive buffer, the rest into `PartialFrame`
-              -> the feed, where there is one, handles those it can
-              -> responses to the requests that wait for them (`outgoing_requests.py`),
-                 requests to the handler
+              -> the feed, if there is one, handles those it can
+              -> responses to the pending requests (`outgoing_requests.py`), requests to the handler
     bytes out <- responses of one loop iteration, joined into one write (`write_buffer.py`)
 
 The gate is before the handler. It is shut while the peer of a server does not read (unsent bytes
 above the high water mark), while too many handlers of the connection run, while a handler has
 paused the connection, and until the next loop iteration once its requests have used their share of
 this one. While it is shut the socket is not read, and frames already received are held. So a peer
-can make this process keep one receive buffer, one partial frame and the unsent bytes, never more.
+can occupy at most one receive buffer, one partial frame and the unsent bytes.
 Two exceptions prevent a deadlock of both sides: a client reads even if it cannot write, and
 handlers that wait for responses of their own peer (there are pending requests) do not count.
 
-A connection is open, then closed (nothing is read or answered any more, what was sent may still
-leave), then gone (`on_closed` has been called). All of it happens on one event loop, without locks.
-Reading, the gate and the handlers share their state on every request, hence one file.
+A connection is open, then closed (nothing is read or answered any more, unsent bytes may still be
+sent), then gone (`on_closed` has been called). All of it runs on one event loop, without locks.
+
+Over 500 lines: reading, the gate and the handlers share their state on every request.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from tianzhou.protocol.command import (
 )
 from tianzhou.protocol.kernel import split_frames
 from tianzhou.remoting import error_responses
-from tianzhou.remoting.address import address_of
+from tianzhou.remoting.address import address_of, host_of
 from tianzhou.remoting.outgoing_requests import OTHER_FLAGS, OutgoingRequests
 from tianzhou.remoting.partial_frame import PartialFrame
 from tianzhou.remoting.pending_requests import NEVER_S
@@ -47,7 +47,7 @@ from tianzhou.remoting.shared_state import SharedState
 
 
 class Deferral(Enum):
-    """What a handler returns that has parked a request."""
+    """The result of a handler that has parked its request."""
 
     PARKED = "parked"
 
@@ -55,21 +55,22 @@ class Deferral(Enum):
 PARKED = Deferral.PARKED
 """The response is sent later, with `Connection.send`."""
 
-Answer = Command | Awaitable[Command | Deferral | None] | Deferral | None
+_Work = Awaitable[Command | Deferral | None]
+Answer = Command | _Work | Deferral | None
 """A response, an awaitable of one, PARKED, or None for a request without a response (oneway)."""
 
 Handler = Callable[["Connection", Command], Answer]
 """Answers a request."""
 
 Resume = Callable[[Callable[[], Answer]], None]
-"""Takes up a request that was put off: does the work and sends what it answers."""
+"""Resumes a deferred request: calls the given work and sends its response."""
 
 Listener = Callable[["Connection"], None]
 
 Feed = Callable[["Connection", memoryview, int], tuple[int, int] | None]
 """The fast path: handles the frames it can in a buffer, from a position on.
 
-It answers with `send_frames`; or it sets `deferred_by` and answers with `pay` in the same loop
+It responds with `send_frames`; or it sets `deferred_by` and calls `send_deferred` in the same loop
 iteration. Returns the start and end of the next frame, which is for the handler. Both are equal if
 no whole frame is left; the end is -1 if the feed is to be called again from there. None: it handles
 nothing.
@@ -81,12 +82,12 @@ _SHARE_S = 0.0001
 """How long handlers may work for one connection in one loop iteration."""
 _TLS_FIRST_BYTE = 0x16
 
-# A closed connection may still receive bytes, with asyncio's TLS even while another one uses the
-# shared buffer. They go here and are ignored.
+# Receives the bytes of closed connections, which are ignored: with asyncio's TLS they may arrive
+# while another connection uses the shared buffer.
 _DISCARDED = memoryview(bytearray(64 * 1024))
 
 _Origin = tuple[int, HeaderEncoding]
-"""Opaque and encoding of a request, kept apart: a handler may pass the request on, changed."""
+"""Opaque and encoding of a request, copied: a handler may change and forward the request."""
 
 
 class Connection(OutgoingRequests):
@@ -113,9 +114,9 @@ class Connection(OutgoingRequests):
         self._on_closed = on_closed
         self.local = "?"
         self.account: str | None = None
-        """Whose request is being handled, where the server knows its clients by accounts."""
+        """The account of the current request, if the server has access control."""
         self.kept_bytes = 0
-        """Bytes received that wait: for the rest of their frame, or for the gate to open."""
+        """Received bytes that are not handled yet: partial frames, and those behind the gate."""
         self._partial = PartialFrame(self._frame_bytes)
         self._held: memoryview | None = None
         self._draining = False
@@ -130,34 +131,32 @@ class Connection(OutgoingRequests):
     @property
     def host(self) -> str:
         """The address of the peer without its port."""
-        return self.peer.rpartition(":")[0]
+        return host_of(self.peer)
 
     # -- for users ---------------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
-        """Send a response or a push; what is sent to a closed connection is dropped.
+        """Send a response or a push; dropped if the connection is closed.
 
-        Never blocks. A peer that lets more than `Limits.unsent_cut_bytes` pile up is cut.
+        Never blocks. A peer with more than `Limits.unsent_cut_bytes` unsent bytes is cut.
         """
         if not self.closed:
             self._put(self._encode(command))
 
     def hold(self, count: int) -> None:
-        """So many requests are under way without a handler; `release` ends them."""
+        """Count requests as running that have no task, until `release`."""
         self._running_count += count
         if not self._is_below(self._shared.limits.requests_in_flight_per_connection - 1):
             self._shut_gate()
 
     def release(self, count: int, frames: bytes) -> None:
-        """Answer requests that were held."""
+        """Send the responses of requests that were counted with `hold`."""
         self._running_count -= count
         self.send_frames(frames)
-        self._open_gate()
-        if self._draining and not self._running_count:
-            self._half_close()
+        self._on_request_done()
 
     def pause(self) -> None:
-        """Handle no further request until `resume`; each needs its own."""
+        """Handle no further request until `resume`; each call needs its own."""
         self._paused_count += 1
         self._shut_gate()
 
@@ -167,17 +166,17 @@ class Connection(OutgoingRequests):
         self._open_gate()
 
     def defer(self, request: Command) -> Resume:
-        """Let a request wait without a task: it counts as running until it is resumed.
+        """Defer a request without a task; it counts as running until it is resumed.
 
-        For a handler that returns None. What is returned is called once, with the work that the
-        handler would have done.
+        The handler returns None. The result must be called once, with the work that the handler
+        would have done.
         """
         origin = None if request.flag & FLAG_ONEWAY else (request.opaque, request.encoding)
         self.hold(1)
         return partial(self._resume_deferred, request.code, origin)
 
     def close(self, reason: str) -> None:
-        """Close; what has been sent still leaves, within `Limits.goodbye_ms`."""
+        """Close; unsent bytes are still sent, within `Limits.goodbye_ms`."""
         if self.closed:
             return
         if self.deferred_by is not None:
@@ -188,14 +187,13 @@ class Connection(OutgoingRequests):
             self._transport.close()
 
     def cut(self, reason: str) -> None:
-        """Close at once and drop what is unsent, because the peer misbehaves; logged."""
+        """Close at once and drop unsent bytes because the peer misbehaves; logged."""
         self._shared.counts.cut_peers += 1
-        host = self.peer.rpartition(":")[0]
-        self._shared.log_failure(f"cut {host}", f"connection {self.peer}: cut, {reason}")
+        self._shared.log_failure(f"cut {self.host}", f"connection {self.peer}: cut, {reason}")
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """Close at once and drop what is unsent; cuts short a `close`, too."""
+        """Close at once and drop unsent bytes, also after `close`."""
         if not self.closed:
             self._set_closed(reason)
         self._forget_unsent()
@@ -204,7 +202,7 @@ class Connection(OutgoingRequests):
     # -- for the server's drain --------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no new request, and close once the running ones have been answered."""
+        """Handle no new request, and close when the running ones are answered."""
         if self.closed or self._draining:
             return
         self._draining = True
@@ -219,10 +217,10 @@ class Connection(OutgoingRequests):
             self.close("the server stops")
 
     def _half_close(self) -> None:
-        """Send the end of the stream and go on reading until the peer's own end comes.
+        """Send the end of the stream, and read until the peer ends its own.
 
-        Closing a socket with unread bytes in it makes the kernel drop the replies that have not
-        left yet; a peer that pipelines requests would lose them.
+        Closing a socket with unread bytes makes the kernel drop unsent responses, which a peer that
+        pipelines requests would lose.
         """
         self._flush()
         if not self.closed and not self._transport.can_write_eof():
@@ -236,7 +234,7 @@ class Connection(OutgoingRequests):
     # -- for the timer of the shared state ---------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
-        """Close what is idle, cut what is stalled, drop what does not end."""
+        """Close an idle connection, cut a stalled one, abort one that does not finish closing."""
         limits = self._shared.limits
         if self.closed:
             if now_s - self._closed_s >= limits.goodbye_ms / 1000:
@@ -274,7 +272,7 @@ class Connection(OutgoingRequests):
         self.close("closed by the peer")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """May be called again, also by the code that opens connections when that is cancelled.
+        """May be called twice: also by the code that opens connections, when it is cancelled.
 
         uvloop closes such a transport without calling its protocol, even after `connection_made`.
         """
@@ -303,7 +301,7 @@ class Connection(OutgoingRequests):
             return
         try:
             listener(self)
-        except Exception:  # whatever the listener does, the connection's own state stays right
+        except Exception:  # a bug of the listener must not affect the state of the connection
             log.exception("connection %s: the listener of opened and closed failed", self.peer)
 
     # -- bytes in ----------------------------------------------------------------------------------
@@ -314,16 +312,16 @@ class Connection(OutgoingRequests):
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
         if self._gate_shut:
-            # Reading is paused, but the transport had these already.
+            # Reading is paused, but the transport had read these bytes before.
             self._hold(self._shared.receive[:nbytes])
         elif not self.closed:
             self._read(self._shared.receive[:nbytes])
 
     def _read(self, view: memoryview) -> None:
-        """Handle the whole frames in `view`, keep the rest; replies leave together at the end."""
-        self._in_turn = True
+        """Handle the whole frames in `view` and store the rest; responses are sent together."""
+        self._flush_follows = True
         try:
-            # Mostly nothing was kept, and nothing is left to keep.
+            # Usually there is no partial frame, before and after.
             if self.kept_bytes:
                 self._read_frames(view)
             elif (rest := self._handle_frames(view)) < len(view):
@@ -331,7 +329,7 @@ class Connection(OutgoingRequests):
         except (FrameError, HeaderError) as error:
             self._refuse_peer(error, view)
         finally:
-            self._end_turn()
+            self._end_iteration()
 
     def _read_frames(self, view: memoryview) -> None:
         partial = self._partial
@@ -340,7 +338,7 @@ class Connection(OutgoingRequests):
             if not partial.complete:
                 self._account()
                 return
-            self._handle_frames(partial.take())
+            self._handle_frames(partial.pop())
         rest = self._handle_frames(view)
         if rest < len(view):
             self._keep(view[rest:])
@@ -361,14 +359,14 @@ class Connection(OutgoingRequests):
             while at < len(view):
                 if self._gate_shut or self.closed:
                     return at
-                found = self._feed(self, view, at)
-                if found is None:
+                next_frame = self._feed(self, view, at)
+                if next_frame is None:
                     break
-                at, stop = found
+                at, stop = next_frame
                 if at == stop:
                     return at
                 if stop > at:
-                    # The clock is read once there is work for the handlers, which is seldom.
+                    # The clock is read only if there is work for the handlers, which is rare.
                     ends_s = ends_s or perf_counter() + _SHARE_S
                     self._on_frame(view[at:stop])
                     at = stop
@@ -399,11 +397,11 @@ class Connection(OutgoingRequests):
 
     @property
     def has_unread(self) -> bool:
-        """Whether the peer has sent more than was looked at yet."""
+        """Whether received frames wait behind the gate."""
         return self._held is not None
 
     def _hold(self, view: memoryview) -> None:
-        """Keep what the gate does not let through; what lies in the shared buffer is copied."""
+        """Store bytes while the gate is shut; those in the shared buffer are copied."""
         if self.closed:
             return
         if self._held is not None:
@@ -422,17 +420,15 @@ class Connection(OutgoingRequests):
             shared.cut_largest_kept()
 
     def _refuse_peer(self, error: ProtocolError, view: memoryview) -> None:
-        """Close for bytes that make no sense, as RocketMQ does; what follows cannot be trusted."""
+        """Close for an invalid frame, as RocketMQ does: the next frame cannot be located."""
         if self.closed:
             return
         text = str(error)
         if self.received_bytes == len(view) and view[0] == _TLS_FIRST_BYTE and not self.secure:
             text = "the peer speaks TLS, which this port does not"
         self._shared.counts.broken_peers += 1
-        host = self.peer.rpartition(":")[0]
-        self._shared.log_failure(
-            f"broken bytes from {host}", f"connection {self.peer}: closed, {text}"
-        )
+        kind = f"invalid frames from {self.host}"
+        self._shared.log_failure(kind, f"connection {self.peer}: closed, {text}")
         self.close(text)
 
     # -- requests ----------------------------------------------------------------------------------
@@ -449,7 +445,7 @@ class Connection(OutgoingRequests):
             return
         try:
             answer = self._handle(self, request)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the peer gets an answer
+        except Exception as error:  # noqa: BLE001 - the peer gets a response for every error
             answer = self._refusal(code, error)
         if isinstance(answer, Command):
             self._reply(origin, answer)
@@ -459,7 +455,7 @@ class Connection(OutgoingRequests):
     def _resume_deferred(
         self, code: int, origin: _Origin | None, work: Callable[[], Answer]
     ) -> None:
-        """Do deferred work, even if the connection is lost."""
+        """Run deferred work, even if the connection is lost."""
         self._running_count -= 1
         try:
             answer = work()
@@ -469,12 +465,15 @@ class Connection(OutgoingRequests):
             self._reply(origin, answer)
         elif answer is not PARKED and answer is not None:
             self._run(code, origin, answer, 0)
+        self._on_request_done()
+
+    def _on_request_done(self) -> None:
         self._open_gate()
         if self._draining and not self._running_count:
             self._half_close()
 
     def _reply(self, origin: _Origin | None, answer: Command) -> None:
-        """Send an answer to where the request came from; None means that it wanted no answer."""
+        """Send a response with the opaque and encoding of its request; none if it was oneway."""
         if origin is None or self.closed:
             return
         answer.opaque, answer.encoding = origin
@@ -498,35 +497,23 @@ class Connection(OutgoingRequests):
             )
         return error_responses.refusal(error)
 
-    def _run(
-        self,
-        code: int,
-        origin: _Origin | None,
-        work: Awaitable[Command | Deferral | None],
-        body_bytes: int,
-    ) -> None:
+    def _run(self, code: int, origin: _Origin | None, work: _Work, body_bytes: int) -> None:
         shared = self._shared
         if len(shared.tasks) >= shared.limits.requests_in_flight:
-            error_responses.take_back(work)
+            error_responses.discard_awaitable(work)
             self._reply(origin, error_responses.busy(len(shared.tasks)))
             return
-        self._running_count += 1
-        if not self._is_below(shared.limits.requests_in_flight_per_connection - 1):
-            self._shut_gate()
+        self.hold(1)
         shared.handled_bytes += body_bytes
         shared.run(self._finish(code, origin, work, body_bytes))
 
     async def _finish(
-        self,
-        code: int,
-        origin: _Origin | None,
-        work: Awaitable[Command | Deferral | None],
-        body_bytes: int,
+        self, code: int, origin: _Origin | None, work: _Work, body_bytes: int
     ) -> None:
-        """Await a handler and send its answer.
+        """Await a handler and send its response.
 
-        A lost connection does not cancel it: what a peer asked for before it left, oneway above
-        all, is done. Only a server that stops cancels.
+        A lost connection does not cancel the handler: a peer may close right after a oneway
+        request. Only a server that stops cancels it.
         """
         try:
             answer = await work
@@ -534,7 +521,7 @@ class Connection(OutgoingRequests):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not this task was cancelled but something that the handler waited for.
+            # Not this task was cancelled, but one that the handler awaited.
             answer = self._refusal(code, RuntimeError("the work was cancelled"))
         except Exception as error:  # noqa: BLE001 - as for handlers that answer at once
             answer = self._refusal(code, error)
@@ -543,9 +530,7 @@ class Connection(OutgoingRequests):
             self._shared.handled_bytes -= body_bytes
         if isinstance(answer, Command):
             self._reply(origin, answer)
-        self._open_gate()
-        if self._draining and not self._running_count:
-            self._half_close()
+        self._on_request_done()
 
     # -- the gate ----------------------------------------------------------------------------------
 
@@ -556,18 +541,18 @@ class Connection(OutgoingRequests):
 
     def _open_gate(self) -> None:
         if self._gate_shut and self._is_free():
-            # Not at once: this is called while handlers finish, and more frames may follow.
+            # Not now: this is called while handlers finish, and frames may be being read.
             self._shared.loop.call_soon(self._resume_if_free)
 
     def _yield_to_others(self) -> None:
-        """Handle the rest of what a client sent in the next loop iteration."""
+        """Handle the remaining frames of a client in the next loop iteration."""
         if self._shared.serves and not self._gate_shut and not self.closed:
             self._shut_gate()
             self._shared.loop.call_soon(self._resume_after_yield)
 
     def _is_free(self) -> bool:
         limit_count = self._shared.limits.requests_in_flight_per_connection
-        return self._may_go_on(limit_count * 3 // 4)  # not stopped and started for each request
+        return self._may_go_on(limit_count * 3 // 4)  # hysteresis: not for each request
 
     def _may_go_on(self, running_count_max: int) -> bool:
         return (
@@ -577,11 +562,11 @@ class Connection(OutgoingRequests):
         )
 
     def _is_below(self, running_count_max: int) -> bool:
-        # Handlers may be waiting for answers from this very peer: those must get through.
+        # Handlers may be waiting for responses from this peer, which must be read.
         return self._running_count <= running_count_max or len(self._pending) > 0
 
     def _resume_after_yield(self) -> None:
-        """Other connections were served: go on up to the limit, as that did not stop reading."""
+        """Go on after other connections were served, without the hysteresis of the limit."""
         if self._may_go_on(self._shared.limits.requests_in_flight_per_connection - 1):
             self._reopen_gate()
 

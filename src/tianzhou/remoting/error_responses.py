@@ -1,4 +1,4 @@
-"""What a request is answered when its handler raises.
+"""Responses to requests that fail or are refused. For exceptions of handlers:
 
 RequestError            its own code and remark
 ProtocolError           SYSTEM_ERROR and the text: the request could not be read
@@ -26,19 +26,19 @@ def refusal(error: Exception) -> Command:
 
 
 def is_bug(error: Exception) -> bool:
-    """True unless it was raised on purpose to answer a request."""
+    """False for exceptions that are meant as a response."""
     return not isinstance(error, RequestError | ProtocolError)
 
 
 def busy(running_count: int) -> Command:
-    """The response of a server that already runs as many handlers as it may."""
+    """The response of a server at its limit of running handlers."""
     return _response(
         ResponseCode.SYSTEM_BUSY, f"system busy: {running_count} requests are being handled"
     )
 
 
 def full(handled_bytes: int, limit_bytes: int) -> Command:
-    """The response of a server whose requests under way hold as many bytes as they may."""
+    """The response of a server at its limit of bytes of requests in flight."""
     return _response(
         ResponseCode.SYSTEM_BUSY,
         f"system busy: requests under way hold {handled_bytes} bytes, {limit_bytes} are allowed",
@@ -48,7 +48,7 @@ def full(handled_bytes: int, limit_bytes: int) -> Command:
 def refuse_header(
     frame: memoryview, reply: Callable[[tuple[int, HeaderEncoding], Command], None]
 ) -> bool:
-    """Whether the header of a request is too long to be decoded; then it is answered."""
+    """Whether the header of a request is too long; if so, `reply` is called with the error."""
     size_bytes = header_bytes(frame)
     if size_bytes <= HEADER_BYTES_MAX:
         return False
@@ -61,26 +61,26 @@ def refuse_header(
 
 
 def over_limit(why: str) -> Command:
-    """The response of a server that takes no more connections."""
+    """The response of a server at its limit of connections."""
     return _response(ResponseCode.SYSTEM_BUSY, f"system busy: {why}, try another server or later")
 
 
-def take_back(work: Awaitable[object]) -> None:
-    """Drop an awaitable that will not be awaited, without a warning about it."""
+def discard_awaitable(work: Awaitable[object]) -> None:
+    """Close an awaitable that will not be awaited, so that asyncio does not warn."""
     if isinstance(work, asyncio.Future):
         work.cancel()
     elif (close := getattr(work, "close", None)) is not None:
-        close()  # a coroutine has it, and so may a wrapper of one
+        close()  # coroutines have it, and wrappers of them may
 
 
 def not_supported(request: Command) -> Command:
-    """The response of a program that handles no requests at all."""
+    """The response of a program that handles no requests."""
     return _response(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {request.code} not supported"
     )
 
 
 def _response(code: int, remark: str) -> Command:
-    # A lone surrogate in an exception's text must not keep the answer from being encoded.
+    # A text with a lone surrogate could not be encoded.
     readable = remark[:_REMARK_CHARACTERS_MAX].encode(errors="replace").decode()
     return Command(code=code, remark=readable)

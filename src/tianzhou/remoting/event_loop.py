@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop of the best kind there is."""
+    """A uvloop if it is installed, otherwise an asyncio loop."""
     try:
         import uvloop
     except ImportError:
@@ -37,7 +37,7 @@ _FULL_COLLECTION_AFTER = 1_000
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a program to its end on a loop of its own, as `asyncio.run` does."""
+    """Run a program on a new loop, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
@@ -52,7 +52,7 @@ class Tasks:
         self._tasks.append(asyncio.create_task(work))
 
     def repeat(self, period_s: Callable[[], float], work: Callable[[], None]) -> None:
-        """Call `work` again and again, after a pause each; what it raises is logged."""
+        """Call `work` periodically, first after one period; exceptions are logged."""
         self.run(_repeat(period_s, work))
 
     async def cancel(self) -> None:
@@ -67,5 +67,5 @@ async def _repeat(period_s: Callable[[], float], work: Callable[[], None]) -> No
         await asyncio.sleep(period_s())
         try:
             work()
-        except Exception:  # a bug in one round must not end all rounds to come
+        except Exception:  # a bug in one call must not end the later ones
             log.exception("background work failed")

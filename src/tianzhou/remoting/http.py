@@ -1,10 +1,9 @@
-"""A few pages over HTTP, for monitoring: GET and HEAD, one response, then the connection is closed.
+"""An HTTP server for monitoring: GET and HEAD, one response, then the connection is closed.
 
-Made for Prometheus and load balancers, which ask every few seconds, beside the other work of the
-loop. Requests have no body. A peer has `WEB_TIMEOUT_MS` to send its request, and as much to read
-the response; the time that a page takes to make does not count. Peers that ask for the same page
-meanwhile share it. Above the limit of connections the oldest without a request is closed, so slow
-and idle peers cannot block monitoring.
+For Prometheus and load balancers, which send a request every few seconds. Requests have no body. A
+peer has `WEB_TIMEOUT_MS` to send its request, and as much to read the response; the time to render
+the page does not count. Concurrent requests for a page share one rendering. Above the limit of
+connections the oldest without a request is closed, so slow and idle peers cannot block monitoring.
 """
 
 import asyncio
@@ -23,11 +22,11 @@ log = logging.getLogger(__name__)
 _HEAD_MAX_BYTES = 8192
 _PIECE_BYTES = 256 * 1024
 _BACKLOG = WEB_CONNECTIONS_MAX // 4
-"""So many connect in one loop iteration; a request is read and answered within four."""
+"""Connections accepted per loop iteration; a request is read and answered within four."""
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """A response."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -35,7 +34,7 @@ class Page(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[], Page | Awaitable[Page]]]
-"""By path. One that takes its time is awaited, so that it need not hold up the loop."""
+"""By path. A slow page is awaitable, so that it does not block the loop."""
 
 
 class WebServer:
@@ -46,11 +45,11 @@ class WebServer:
         self._timeout_s = timeout_ms / 1000
         self._servers: list[asyncio.Server] = []
         self._silent: dict[StreamWriter, None] = {}
-        """Connections without a whole request so far, oldest first."""
-        self._asked: dict[StreamWriter, None] = {}
+        """Connections without a complete request, oldest first."""
+        self._responding: dict[StreamWriter, None] = {}
         """Connections whose request is being answered, oldest first."""
         self._making: dict[str, asyncio.Future[Page]] = {}
-        """Pages that take their time, by path."""
+        """Pages that are being awaited, by path."""
 
     async def listen(self, host: str, port: int) -> int:
         """Listen as a server of frames does; returns the port, which the system chooses for 0.
@@ -68,11 +67,11 @@ class WebServer:
         return chosen
 
     async def close(self) -> None:
-        """Stop listening and cut what is open."""
+        """Stop listening, and abort open connections."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        for writer in (*self._silent, *self._asked):
+        for writer in (*self._silent, *self._responding):
             writer.transport.abort()
         for making in self._making.values():
             making.cancel()
@@ -80,24 +79,24 @@ class WebServer:
             await server.wait_closed()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._make_room()
+        self._evict_oldest_if_full()
         self._silent[writer] = None
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 await self._answer(reader, writer, limit)
                 writer.close()
-                # A peer that does not read would keep what is left to send for ever.
+                # Within the time-out, as a peer that does not read would block this for ever.
                 await writer.wait_closed()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # a peer that is slow or gone gets no answer
+            pass  # a peer that is slow or gone gets no response
         finally:
             self._silent.pop(writer, None)
-            self._asked.pop(writer, None)
+            self._responding.pop(writer, None)
             writer.transport.abort()
 
-    def _make_room(self) -> None:
-        if len(self._silent) + len(self._asked) >= WEB_CONNECTIONS_MAX:
-            table = self._silent or self._asked
+    def _evict_oldest_if_full(self) -> None:
+        if len(self._silent) + len(self._responding) >= WEB_CONNECTIONS_MAX:
+            table = self._silent or self._responding
             oldest = next(iter(table))
             del table[oldest]
             oldest.transport.abort()
@@ -112,13 +111,13 @@ class WebServer:
         else:
             if writer in self._silent:
                 del self._silent[writer]
-                self._asked[writer] = None
+                self._responding[writer] = None
             limit.reschedule(None)
             page, method = await self._page(head)
             limit.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
         writer.write(_head(page))
         if method != "HEAD":
-            # In pieces: a transport moves all of its unsent bytes each time the socket takes some.
+            # In pieces: a transport moves all unsent bytes each time the socket accepts some.
             for start in range(0, len(page.body), _PIECE_BYTES):
                 writer.write(page.body[start : start + _PIECE_BYTES])
                 await writer.drain()
@@ -149,14 +148,14 @@ class WebServer:
             if isinstance(page, Page):
                 return page
             making = self._making[path] = asyncio.ensure_future(page)
-            making.add_done_callback(partial(self._is_made, path))
-        # A peer that is closed meanwhile does not end the page of the others.
+            making.add_done_callback(partial(self._on_made, path))
+        # A peer that disconnects must not cancel the page for the others.
         return await asyncio.shield(making)
 
-    def _is_made(self, path: str, making: asyncio.Future[Page]) -> None:
+    def _on_made(self, path: str, making: asyncio.Future[Page]) -> None:
         del self._making[path]
         if not making.cancelled():
-            making.exception()  # the peers may be gone; then nothing else reads it
+            making.exception()  # retrieved, so asyncio does not report it if all peers are gone
 
 
 def _error(status: HTTPStatus) -> Page:

@@ -1,11 +1,11 @@
-"""The requests that a connection sends: each waits for its response, or for none."""
+"""The requests that a connection sends, with or without a response."""
 
 import asyncio
 from abc import abstractmethod
 from collections import OrderedDict
 from typing import Any
 
-from tianzhou.errors import ConnectionClosed, FrameError, ProtocolError, RemoteBusy
+from tianzhou.errors import ConnectionClosed, FrameError, RemoteBusy
 from tianzhou.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode
 from tianzhou.remoting.pending_requests import PendingRequests, Waiter
 from tianzhou.remoting.shared_state import SharedState
@@ -33,12 +33,12 @@ class OutgoingRequests(WriteBuffer):
 
     @abstractmethod
     def _open_gate(self) -> None:
-        """Go on reading if that was stopped: the response to a request must get through."""
+        """Resume reading if it was paused: the response to a request must be read."""
 
     def oneway(self, command: Command) -> None:
         """Send a request without a response.
 
-        Raises ConnectionClosed, and RemoteBusy while the peer is behind with reading.
+        Raises ConnectionClosed, and RemoteBusy while the peer reads too slowly.
         """
         self._check_open()
         if self._writing_paused:
@@ -52,10 +52,9 @@ class OutgoingRequests(WriteBuffer):
     ) -> Command:
         """Send a request and wait for the response, whatever its code; sets the request's opaque.
 
-        The deadline, in the loop's time, is for callers that have spent some of the time already.
-        Raises ConnectionClosed, RequestTimeout, and RemoteBusy: at once when
-        `Limits.requests_pending` requests wait already, after the time-out when the peer does not
-        even read.
+        The deadline, in loop time, is for callers that have used a part of the time-out already.
+        Raises ConnectionClosed, RequestTimeout, and RemoteBusy: at once if there are
+        `Limits.requests_pending` pending requests, after the time-out if the peer does not read.
         """
         loop = self._shared.loop
         if deadline_s is None:
@@ -65,9 +64,32 @@ class OutgoingRequests(WriteBuffer):
         self._check_open()
         pending = self._pending
         if len(pending) >= self._shared.limits.requests_pending:
-            raise RemoteBusy(f"{self.peer} owes {len(pending)} answers, request not sent")
+            raise RemoteBusy(
+                f"{self.peer} has not answered {len(pending)} requests, "
+                f"request {command.code} is not sent"
+            )
         future: asyncio.Future[Command] = loop.create_future()
-        opaque = pending.add(future, command.code, timeout_ms, deadline_s)
+        opaque = self._submit(command, future, timeout_ms, deadline_s)
+        try:
+            return await future
+        finally:
+            pending.forget(opaque)
+
+    def post(self, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float) -> bool:
+        """Send a request whose response is passed to `waiter`, without a task and a future.
+
+        False, and nothing is sent, where `request` would wait or raise. The waiter is called while
+        frames are read, so it must be fast.
+        """
+        requests_pending = self._shared.limits.requests_pending
+        if self.closed or self._writing_paused or len(self._pending) >= requests_pending:
+            return False
+        self._submit(command, waiter, timeout_ms, deadline_s)
+        return True
+
+    def _submit(self, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float) -> int:
+        pending = self._pending
+        opaque = pending.add(waiter, command.code, timeout_ms, deadline_s)
         try:
             command.flag &= OTHER_FLAGS
             command.opaque = opaque
@@ -75,35 +97,13 @@ class OutgoingRequests(WriteBuffer):
             self._shared.wake_by(pending.next_deadline_s)
             if self._gate_shut:
                 self._open_gate()
-            return await future
-        finally:
-            pending.forget(opaque)
-
-    def post(self, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float) -> bool:
-        """Send a request whose response goes to `waiter`, without a task and a future.
-
-        False, and nothing is sent, where `request` would have to wait or to raise. The waiter is
-        called while frames are read, so it must be quick.
-        """
-        pending, limits = self._pending, self._shared.limits
-        if self.closed or self._writing_paused or len(pending) >= limits.requests_pending:
-            return False
-        opaque = pending.add(waiter, command.code, timeout_ms, deadline_s)
-        command.flag &= OTHER_FLAGS
-        command.opaque = opaque
-        try:
-            frame = self._encode(command)
-        except ProtocolError:
+        except BaseException:
             pending.forget(opaque)
             raise
-        self._put(frame)
-        self._shared.wake_by(pending.next_deadline_s)
-        if self._gate_shut:
-            self._open_gate()
-        return True
+        return opaque
 
     async def writable(self, deadline_s: float) -> None:
-        """Wait until the peer has read what it was sent, or nearly; the time is the loop's.
+        """Wait until few bytes are unsent; the deadline is in loop time.
 
         Raises RemoteBusy at the deadline, and ConnectionClosed.
         """
@@ -121,7 +121,7 @@ class OutgoingRequests(WriteBuffer):
             self._check_open()
 
     def expire(self, now_s: float) -> float:
-        """Fail requests that have run out of time; returns when the next one may."""
+        """Fail requests whose deadline has passed; returns a lower bound of the next deadline."""
         if self._pending.next_deadline_s <= now_s:
             self._pending.expire(now_s, self.peer)
         return self._pending.next_deadline_s
@@ -139,7 +139,7 @@ class OutgoingRequests(WriteBuffer):
         return frame
 
     def _wake_writers(self) -> None:
-        """Wake waiters of `writable`, a few per iteration: all would fill the buffer at once."""
+        """Wake callers of `writable`, a few per iteration: all at once would fill the buffer."""
         if self._writing_paused and not self.closed:
             return
         for _ in range(min(len(self._writable), _WOKEN_PER_ITERATION)):

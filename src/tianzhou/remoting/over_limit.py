@@ -1,10 +1,10 @@
 """Answers the first request of a connection above the limit with SYSTEM_BUSY.
 
 Clients then try another server, or the same one later; a connection that is just closed looks like
-a network failure. Only the head of the first frame is kept, whatever body it announces; the rest is
-discarded. The end of the stream follows the response, and the connection is cut when the peer has
-ended it, too, or at the time-out: closing at once, with bytes unread, would make the kernel drop
-the response.
+a network failure. Only the head of the first frame is stored, whatever body it announces; the rest
+is discarded. The response is followed by the end of the stream, and the connection is cut when the
+peer has ended its own, or at the time-out: closing at once, with unread bytes, would make the
+kernel drop the response.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from tianzhou.errors import ProtocolError
 from tianzhou.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode
 from tianzhou.remoting import error_responses
 
-_WORDS = struct.Struct(">II")
+_LENGTHS = struct.Struct(">II")
 _HEAD_LENGTH_MASK = 0xFFFFFF
 _LENGTH_BYTES = 4
 HEAD_MAX_BYTES = 64 * 1024
-"""A head that is longer is not waited for."""
+"""A connection that announces a longer head is cut."""
 
 
 class OverLimitConnection(asyncio.Protocol):
@@ -37,7 +37,7 @@ class OverLimitConnection(asyncio.Protocol):
         self._wait_s = wait_s
         self._on_gone = on_gone
         self._head: bytearray | None = bytearray()
-        """What has come of the first frame; None when that is answered."""
+        """The received part of the first frame; None when it is answered."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,20 +68,17 @@ class OverLimitConnection(asyncio.Protocol):
         self._on_gone(self)
 
     def cut(self) -> None:
-        """End it now."""
+        """Close at once."""
         self._transport.abort()
 
     def _answer(self, request: Command) -> None:
         if request.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             self.cut()
             return
-        answer = error_responses.over_limit(self._remark)
-        answer.opaque, answer.encoding, answer.flag = (
-            request.opaque,
-            request.encoding,
-            FLAG_RESPONSE,
-        )
-        self._transport.write(encode(answer))
+        response = error_responses.over_limit(self._remark)
+        response.opaque, response.encoding = request.opaque, request.encoding
+        response.flag = FLAG_RESPONSE
+        self._transport.write(encode(response))
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -89,18 +86,18 @@ class OverLimitConnection(asyncio.Protocol):
 
 
 def read_head(received: bytes | bytearray) -> Command | None:
-    """The first request without its body; None if its head is not there yet.
+    """The first request without its body; None while its head is incomplete.
 
-    Raises ProtocolError for what is no frame, or for a head that is too long.
+    Raises ProtocolError for an invalid frame, or for a head that is too long.
     """
-    if len(received) < _WORDS.size:
+    if len(received) < _LENGTHS.size:
         return None
-    length_bytes, word = _WORDS.unpack_from(received)
-    head_bytes = word & _HEAD_LENGTH_MASK
+    length_bytes, head_mark = _LENGTHS.unpack_from(received)
+    head_bytes = head_mark & _HEAD_LENGTH_MASK
     if head_bytes > HEAD_MAX_BYTES or head_bytes + _LENGTH_BYTES > length_bytes:
         raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {length_bytes}")
-    end = _WORDS.size + head_bytes
+    end = _LENGTHS.size + head_bytes
     if len(received) < end:
         return None
-    whole = _WORDS.pack(_LENGTH_BYTES + head_bytes, word) + received[_WORDS.size : end]
+    whole = _LENGTHS.pack(_LENGTH_BYTES + head_bytes, head_mark) + received[_LENGTHS.size : end]
     return decode(whole)

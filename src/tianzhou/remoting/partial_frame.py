@@ -1,8 +1,8 @@
-"""The beginning of a frame whose rest has not come yet.
+"""Collects a frame that arrives in several reads.
 
-Whole frames are read straight from the receive buffer; only what is left over at its end is copied
-here. The buffer grows by what arrives, an eighth at a time, so a length that promises 16 MiB costs
-nothing until the bytes come.
+Whole frames are read straight from the receive buffer; only an incomplete one at its end is copied
+here. The buffer grows with the bytes that arrive, by an eighth at a time, so a length prefix of
+16 MiB costs nothing until the bytes arrive.
 """
 
 from tianzhou.protocol.kernel import split_frames
@@ -11,7 +11,7 @@ _PREFIX_BYTES = 4
 
 
 class PartialFrame:
-    """Collects one frame. It is empty, then partial, then complete, and is taken: empty again."""
+    """One frame: empty, then partial, then complete; `pop` makes it empty again."""
 
     __slots__ = ("_bytes", "_limit_bytes", "_total_bytes")
 
@@ -21,7 +21,7 @@ class PartialFrame:
         self._total_bytes = 0  # 0 while the length prefix itself is incomplete
 
     def __len__(self) -> int:
-        """How many bytes have been collected."""
+        """The number of bytes collected."""
         return len(self._bytes)
 
     @property
@@ -30,25 +30,25 @@ class PartialFrame:
         return 0 < self._total_bytes == len(self._bytes)
 
     def add(self, view: memoryview) -> int:
-        """Take from the front of `view` what the frame still lacks; returns how much that was.
+        """Copy the missing bytes from the front of `view`; returns how many were copied.
 
-        Raises FrameError as soon as the length prefix is there and cannot be.
+        Raises FrameError when the length prefix is complete and invalid.
         """
-        taken = 0
+        copied = 0
         if not self._total_bytes:
-            taken = min(_PREFIX_BYTES - len(self._bytes), len(view))
-            self._bytes += view[:taken]
+            copied = min(_PREFIX_BYTES - len(self._bytes), len(view))
+            self._bytes += view[:copied]
             if len(self._bytes) < _PREFIX_BYTES:
-                return taken
+                return copied
             # The prefix alone is never a whole frame, so this only checks the length.
             split_frames(self._bytes, self._limit_bytes)
             self._total_bytes = _PREFIX_BYTES + int.from_bytes(self._bytes, "big")
-        more = min(self._total_bytes - len(self._bytes), len(view) - taken)
-        self._bytes += view[taken : taken + more]
-        return taken + more
+        more = min(self._total_bytes - len(self._bytes), len(view) - copied)
+        self._bytes += view[copied : copied + more]
+        return copied + more
 
-    def take(self) -> memoryview:
-        """The complete frame; the collection starts anew."""
+    def pop(self) -> memoryview:
+        """Remove and return the complete frame."""
         frame = memoryview(self._bytes)
         self._bytes = bytearray()
         self._total_bytes = 0

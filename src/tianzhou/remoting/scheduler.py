@@ -22,14 +22,14 @@ Growth of the log between two slices comes from clients: comparing two numbers s
 send, and costs them nothing. A slice is 0.4 ms; while clients send it is 0.15 ms, begins with a
 yield of the processor, and after 0.6 ms of work there is a rest of 1 ms. A response wakes the
 sending process, and Linux lets it wait for the processor of the process that woke it, which it
-expects to sleep soon: if the broker goes on with other work, one sender in ten waits until the
+expects to sleep shortly: if the broker goes on with other work, one sender in ten waits until the
 broker rests. And a process that never sleeps is scheduled late itself. A rest is always followed by
 work, and a slice serves at least one message, so the work makes progress.
 
 When nothing is ready the loop sleeps, except for 0.2 ms after a request of a client that sends its
 next request at once (`BusyPoll`).
 
-One file over 500 lines: all kinds of units share the ready queue and are explained on this page.
+Over 500 lines: all kinds of units share the ready queue and are explained on this page.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ _SLEEP_MS_MAX = 1000
 POLL_S = 0.0002
 """How long to poll for the next request."""
 IMMEDIATE_S = 0.0004
-"""A request this soon after the last counts as immediate, since the loop may have slept."""
+"""A request within this time of the last one counts as immediate: the loop may have slept."""
 PAUSE_REQUESTS = 32
 """Requests that are served without polling after a poll that found none."""
 

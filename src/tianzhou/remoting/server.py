@@ -1,10 +1,9 @@
-"""A server: listens, hands requests to its handler, answers, and stops without losing answers.
+"""A server: listens, passes requests to its handler, and stops without losing responses.
 
-The handler is called once per request, in the order of the frames of each connection. If it returns
-a response, that is sent in the same turn of the event loop, with no task made; if it returns an
-awaitable, a task awaits it and sends what comes. The answer always carries the opaque and the
-encoding of its request, and a oneway request is never answered. What handlers raise is answered as
-`answers.py` says.
+The handler is called once per request, in the order of the frames of each connection. A response
+that it returns is sent in the same loop iteration, without a task; an awaitable is awaited by a
+task, which sends its result. A response always has the opaque and the encoding of its request; a
+oneway request never gets one. `error_responses.py` maps exceptions of handlers to responses.
 
     async def handle(connection: Connection, request: Command) -> Command: ...
 
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """One handler on any number of ports. Use it on one event loop."""
+    """One handler on any number of ports, on one event loop."""
 
     def __init__(
         self,
@@ -58,19 +57,19 @@ class Server:
 
     @property
     def connections(self) -> AbstractSet[Connection]:
-        """The connections there are now, closing ones included."""
+        """The current connections, including closing ones."""
         return self._shared.connections
 
     @property
     def counts(self) -> Counts:
-        """What happened since the start, for statistics."""
+        """Events since the start, for statistics."""
         return self._shared.counts
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Listen, too, on a host's addresses; returns the first address that was bound.
+        """Listen on all addresses of a host, too; returns the first address that was bound.
 
-        "", "*", 0.0.0.0 and :: are all interfaces, IPv4 and IPv6. Port 0 lets the system choose
-        one. Raises RemotingError if the address cannot be had.
+        "", "*", 0.0.0.0 and :: are all interfaces, IPv4 and IPv6. With port 0 the system chooses
+        one. Raises RemotingError if the address cannot be bound.
         """
         if self._closed:
             raise ConnectionClosed("the server is closed")
@@ -83,29 +82,28 @@ class Server:
         return address
 
     def reload_tls(self) -> None:
-        """Read the certificates again, for connections to come.
+        """Load the certificates again, for new connections.
 
-        Raises ConfigError if they cannot be loaded; then those of before stay in use.
+        Raises ConfigError if they cannot be loaded; then the old ones stay in use.
         """
         self._acceptor.context = self._tls.server_context()
 
-    def adopt(self, limits: Limits) -> None:
-        """Use other limits from now on; open connections stay open.
+    def set_limits(self, limits: Limits) -> None:
+        """Change the limits; open connections stay open.
 
-        The length of frames and the receive buffer are those of the start.
+        The frame length and the receive buffer do not change.
         """
         self._shared.limits = limits
 
     @property
     def limits(self) -> Limits:
-        """What is in force now."""
+        """The current limits."""
         return self._shared.limits
 
     async def close(self, drain_s: float = 5.0) -> None:
-        """Stop: accept no more, let running requests end and replies leave, then cut what is left.
+        """Stop accepting, wait for running requests and unsent responses, then cut the rest.
 
-        Requests that arrive meanwhile are not handled. Whoever keeps requests unanswered on purpose
-        (a handler that returned None) should answer them before.
+        Requests that arrive meanwhile are not handled. Parked requests should be answered before.
         """
         self._closed = True
         if not hasattr(self._shared, "loop"):

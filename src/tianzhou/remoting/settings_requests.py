@@ -1,4 +1,4 @@
-"""Settings in requests, for every server: lines of key=value in a body."""
+"""Requests that change settings, for every server: the body has lines of key=value."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tianzhou.remoting.connection import Connection
 
 
 def read_properties(connection: Connection, request: Command) -> list[Property]:
-    """The pairs of a body. Raises RequestError, also for more lines than there are settings."""
+    """The pairs of a body. Raises RequestError, also for too many lines."""
     count = request.body.count(b"\n")
     if count > SETTINGS_COUNT_MAX:
         raise RequestError(
@@ -29,7 +29,7 @@ def read_properties(connection: Connection, request: Command) -> list[Property]:
 
 
 def fixed_keys(black_list: str, *always: str) -> frozenset[str]:
-    """Keys that no request may change: some always, and those of configBlackList."""
+    """Keys that no request may change: `always`, and those of configBlackList."""
     return frozenset(key for key in (*always, *map(str.strip, black_list.split(";"))) if key)
 
 
@@ -43,7 +43,7 @@ async def change_settings(
     has_accounts: bool,
     check: Callable[[Loaded[C]], None] = lambda loaded: None,
 ) -> Update[C]:
-    """Check, save to `path`, then apply and log the settings of a request.
+    """Check the settings of a request, save them to `path`, apply and log them.
 
     Raises RequestError; then nothing is changed. RocketMQ ignores invalid values silently.
     """

@@ -1,33 +1,32 @@
-"""What the connections of one server or client share: limits, receive buffer, timer, counts.
+"""State shared by the connections of one server or client: limits, receive buffer, timer, counts.
 
-One receive buffer serves them all, because a connection reads and handles it within one call of the
-event loop. One timer serves them all, too: it sleeps until the next request runs out of time or the
-next look at idle and stalled connections is due, and it exists only while there are connections.
+One receive buffer is enough, because a connection reads and handles its content within one callback
+of the event loop. One timer is enough, too: it fires at the next request time-out or the next sweep
+of idle and stalled connections, and exists only while there are connections.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.pending_requests import NEVER_S
-from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures
 
 log = logging.getLogger(__name__)
 
 _SWEEP_MIN_S, _SWEEP_MAX_S = 0.01, 5.0
-# Requests that run out of time within this span fail together, in one wake-up.
+# Requests whose deadlines are within this span fail in one wake-up.
 _GRAIN_S = 0.01
-# A handler that does not end when it is cancelled gets this long, then the program goes on without
-# it.
+# How long to wait for handlers that were cancelled.
 _CANCELLED_S = 1.0
 
 
 class ManagedConnection(Protocol):
-    """What a switchboard knows of a connection."""
+    """A connection, as the shared state uses it."""
 
     kept_bytes: int
     counted_bytes: int
@@ -46,18 +45,18 @@ ConnectionT = TypeVar("ConnectionT", bound=ManagedConnection)
 
 @dataclass(slots=True)
 class Counts:
-    """What happened since the start."""
+    """Events since the start."""
 
     opened: int = 0
     late_responses: int = 0  # responses after the time-out of their request
-    refused_connections: int = 0  # above the limit, or not what the port speaks
-    broken_peers: int = 0  # closed for bytes that are no frames
+    refused_connections: int = 0  # above a limit, or of the wrong protocol
+    broken_peers: int = 0  # closed for invalid frames
     cut_peers: int = 0  # closed for not reading, or for holding too much memory
-    idle_peers: int = 0  # closed because nothing came or went for long
+    idle_peers: int = 0  # closed without traffic
 
 
 class SharedState(Generic[ConnectionT]):
-    """The shared state. Everything happens on the event loop that `start` was called on."""
+    """The shared state. It is used on the event loop that `start` was called on."""
 
     __slots__ = (
         "_next_sweep_s", "_repeats", "_sweep_s", "_timer", "_waiter", "connections",
@@ -75,30 +74,30 @@ class SharedState(Generic[ConnectionT]):
         self.connections: set[ConnectionT] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.hosts: Counter[str] = Counter()
-        """How many connections each address has."""
+        """The number of connections of each address."""
         self.kept_bytes = 0
         self.unsent_bytes = 0
-        """As the connections counted last; what has left since is still in it."""
+        """As of the last count of each connection; may include bytes sent since."""
         self.handled_bytes = 0
-        """Bodies of the requests that tasks are at work on."""
+        """Bodies of the requests that are handled by tasks."""
         self.counts = Counts()
         self._repeats = RepeatedFailures()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_s = NEVER_S
         self.wakes_s = NEVER_S
-        """When the timer rings next, in the loop's time."""
+        """When the timer fires next, in loop time."""
         shortest_ms = min(limits.idle_ms, limits.write_stall_ms, limits.goodbye_ms)
         self._sweep_s = min(max(shortest_ms / 4000, _SWEEP_MIN_S), _SWEEP_MAX_S)
 
     def start(self) -> None:
-        """Bind to the running loop; may be called again on the same one."""
+        """Bind to the running loop; may be called again on the same loop."""
         loop = asyncio.get_running_loop()
         if not hasattr(self, "loop"):
             self.loop = loop
             self.receive = memoryview(bytearray(self.limits.receive_bytes))
         elif self.loop is not loop:
-            raise RuntimeError("a server or client lives on one event loop, this is another")
+            raise RuntimeError("a server or client cannot be used on two event loops")
 
     # -- connections and tasks ---------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class SharedState(Generic[ConnectionT]):
         self._wake_waiter()
 
     def run(self, work: Coroutine[None, None, None]) -> None:
-        """Run a handler's coroutine in a task that lives until it ends or the server cancels it."""
+        """Run a handler's coroutine in a task, until it ends or the server cancels it."""
         task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -138,13 +137,13 @@ class SharedState(Generic[ConnectionT]):
             self._waiter.set_result(None)
 
     async def emptied(self) -> None:
-        """Return when no connection and no task is left."""
+        """Wait until no connection and no task is left."""
         while self.connections or self.tasks:
             self._waiter = self.loop.create_future()
             await self._waiter
 
     async def cut_rest(self, reason: str) -> None:
-        """Abort every connection, cancel every task, and see them end."""
+        """Abort every connection, cancel every task, and wait for their end."""
         for connection in tuple(self.connections):
             connection.abort(reason)
         for task in tuple(self.tasks):
@@ -153,39 +152,42 @@ class SharedState(Generic[ConnectionT]):
             async with asyncio.timeout(_CANCELLED_S):
                 await self.emptied()
         except TimeoutError:
-            log.error("%s: %d handlers do not end, though cancelled", reason, len(self.tasks))  # noqa: TRY400 - the time-out has nothing to add
-        self._log_unlogged()
+            log.error("%s: %d handlers did not end after being cancelled", reason, len(self.tasks))  # noqa: TRY400 - the time-out has nothing to add
+        for kind, count in self._repeats.pop_unlogged():
+            log.warning("%s: %d more since the last such line", kind, count)
 
     # -- memory ------------------------------------------------------------------------------------
 
     def cut_largest_kept(self) -> None:
-        """Cut the connections that keep most until all together keep no more than allowed."""
-        while self.kept_bytes > self.limits.kept_bytes:
-            greediest = max(self.connections, key=lambda each: each.kept_bytes, default=None)
-            if greediest is None or not greediest.kept_bytes:
-                return
-            greediest.cut(
-                f"keeps {greediest.kept_bytes} bytes of unfinished frames, most of "
-                f"{self.kept_bytes} in all; {self.limits.kept_bytes} are allowed"
-            )
+        """Cut the connections with most unread bytes until the sum is within the limit."""
+        self._cut_largest(
+            "unread", self.limits.kept_bytes, lambda: self.kept_bytes, lambda each: each.kept_bytes
+        )
 
     def cut_largest_unsent(self) -> None:
-        """The same for what peers do not read."""
+        """Cut the connections with most unsent bytes until the sum is within the limit."""
         for connection in self.connections:
             connection.count_unsent()
-        while self.unsent_bytes > self.limits.unsent_bytes:
-            greediest = max(self.connections, key=lambda each: each.counted_bytes, default=None)
-            if greediest is None or not greediest.counted_bytes:
+        self._cut_largest(
+            "unsent", self.limits.unsent_bytes,
+            lambda: self.unsent_bytes, lambda each: each.counted_bytes,
+        )  # fmt: skip
+
+    def _cut_largest(
+        self, what: str, limit: int, total: Callable[[], int], size: Callable[[ConnectionT], int]
+    ) -> None:
+        while (total_bytes := total()) > limit:
+            largest = max(self.connections, key=size, default=None)
+            if largest is None or not (size_bytes := size(largest)):
                 return
-            greediest.cut(
-                f"{greediest.counted_bytes} bytes are unsent, most of {self.unsent_bytes} in all; "
-                f"{self.limits.unsent_bytes} are allowed"
+            largest.cut(
+                f"{size_bytes} bytes are {what}, most of {total_bytes} in all; {limit} are allowed"
             )
 
     # -- time --------------------------------------------------------------------------------------
 
     def wake_by(self, deadline_s: float) -> None:
-        """Make sure that the timer rings no later than about then."""
+        """Make the timer fire at the deadline at the latest, plus `_GRAIN_S`."""
         if deadline_s < self.wakes_s:
             self._stop_timer()
             self.wakes_s = deadline_s
@@ -215,18 +217,9 @@ class SharedState(Generic[ConnectionT]):
     # -- logging -----------------------------------------------------------------------------------
 
     def log_failure(
-        self,
-        kind: Hashable,
-        text: str,
-        level: int = logging.WARNING,
+        self, kind: Hashable, text: str, level: int = logging.WARNING,
         error: Exception | None = None,
-    ) -> None:
-        """Log a failure; if one of its kind was logged within the last minute, count it only."""
-        unlogged_count = self._repeats.note(kind, self.loop.time())
-        if unlogged_count is not None:
-            log.log(level, "%s%s", text, and_more(unlogged_count), exc_info=error)
-
-    def _log_unlogged(self) -> None:
-        """Log the counts that have not been logged yet."""
-        for kind, count in self._repeats.untold():
-            log.warning("%s: %d more since the last such line", kind, count)
+    ) -> None:  # fmt: skip
+        """Log a failure; if one of its kind was logged in the last minute, only count it."""
+        if (ending := self._repeats.ending(kind, self.loop.time())) is not None:
+            log.log(level, "%s%s", text, ending, exc_info=error)

@@ -1,4 +1,4 @@
-"""Sockets before they carry frames: binding, options, connecting."""
+"""Opens sockets: listening, connecting, options."""
 
 import asyncio
 import contextlib
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 
 _BIND_TRIES_MAX = 16
 
-_Place = tuple[socket.AddressFamily, tuple[Any, ...]]
-"""Family and socket address."""
+_Address = tuple[Any, ...]
+_FamilyAndAddress = tuple[socket.AddressFamily, _Address]
 
 
-async def resolve(host: str, port: int) -> list[_Place]:
+async def resolve(host: str, port: int) -> list[_FamilyAndAddress]:
     """The socket addresses of a host. Only a name needs the resolver, which runs in a thread."""
     flags = socket.AI_NUMERICHOST if is_numeric(host) else 0
     if flags:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     else:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
 
 
 # -- listening -------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ async def resolve(host: str, port: int) -> list[_Place]:
 async def listening(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets that listen on every address of `host`, all on one port. Raises RemotingError.
 
-    An IPv6 host may stand in brackets; `is_every_interface` says which ones mean all of them.
+    An IPv6 host may be in brackets; see `is_every_interface` for those that mean all interfaces.
     """
     try:
         if is_every_interface(host):
@@ -53,24 +53,23 @@ def _listening_everywhere(port: int, backlog: int) -> socket.socket:
     """One socket for IPv4 and IPv6; for IPv4 alone where the machine has no IPv6."""
     if socket.has_dualstack_ipv6():
         try:
-            place = (socket.AF_INET6, ("::", port))
-            return _listening_on(place, backlog, dual_stack=True)
+            return _listening_on(socket.AF_INET6, ("::", port), backlog, dual_stack=True)
         except OSError as error:
             # IPv6 may be compiled in and still be switched off.
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
-    return _listening_on((socket.AF_INET, ("0.0.0.0", port)), backlog)  # noqa: S104 - asked for
+    return _listening_on(socket.AF_INET, ("0.0.0.0", port), backlog)  # noqa: S104 - asked for
 
 
-def _bound(places: Sequence[_Place], port: int, backlog: int) -> list[socket.socket]:
-    """Bind all places to one port. If any port will do, the first one's may be taken elsewhere."""
+def _bound(addresses: Sequence[_FamilyAndAddress], port: int, backlog: int) -> list[socket.socket]:
+    """Bind all addresses to one port. With port 0 the one chosen for the first may be in use."""
     for tries_left in reversed(range(_BIND_TRIES_MAX)):
         sockets: list[socket.socket] = []
         try:
-            for family, address in places:
+            for family, address in addresses:
                 chosen = sockets[0].getsockname()[1] if sockets else port
-                place = (family, (address[0], chosen, *address[2:]))
-                sockets.append(_listening_on(place, backlog))
+                on_port = (address[0], chosen, *address[2:])
+                sockets.append(_listening_on(family, on_port, backlog))
         except OSError as error:
             for each in sockets:
                 each.close()
@@ -81,8 +80,9 @@ def _bound(places: Sequence[_Place], port: int, backlog: int) -> list[socket.soc
     raise AssertionError("the last try returns or raises")
 
 
-def _listening_on(place: _Place, backlog: int, *, dual_stack: bool = False) -> socket.socket:
-    family, address = place
+def _listening_on(
+    family: socket.AddressFamily, address: _Address, backlog: int, *, dual_stack: bool = False
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -101,15 +101,15 @@ def _listening_on(place: _Place, backlog: int, *, dual_stack: bool = False) -> s
 
 
 async def connected(host: str, port: int, timeout_s: float, limits: Limits) -> socket.socket:
-    """A connected socket. The addresses of a host are tried in turn and share the time.
+    """A connected socket. The addresses of a host are tried one after the other and share the time.
 
     Raises OSError (TimeoutError included) for the last address that was tried.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
     async with asyncio.timeout_at(deadline_s):
-        places = await resolve(host, port)
-    for left_count, (family, address) in zip(range(len(places), 0, -1), places, strict=True):
+        addresses = await resolve(host, port)
+    for left_count, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
             now_s = loop.time()
             async with asyncio.timeout_at(now_s + (deadline_s - now_s) / left_count):
@@ -121,7 +121,7 @@ async def connected(host: str, port: int, timeout_s: float, limits: Limits) -> s
 
 
 async def _connected_to(
-    family: socket.AddressFamily, address: tuple[Any, ...], limits: Limits
+    family: socket.AddressFamily, address: _Address, limits: Limits
 ) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -138,17 +138,17 @@ async def _connected_to(
 
 
 def set_options(sock: socket.socket, limits: Limits) -> None:
-    """Send small frames at once, and let TCP find out by itself that a peer is gone."""
+    """Send small frames at once, and detect peers that are gone by TCP keepalive."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        patience_s = max(limits.vanished_ms // 1000, 1)
+        timeout_s = max(limits.vanished_ms // 1000, 1)
         for option, value in (
-            (socket.TCP_KEEPIDLE, max(patience_s // 2, 1)),
-            (socket.TCP_KEEPINTVL, max(patience_s // 8, 1)),
+            (socket.TCP_KEEPIDLE, max(timeout_s // 2, 1)),
+            (socket.TCP_KEEPINTVL, max(timeout_s // 8, 1)),
             (socket.TCP_KEEPCNT, 4),
             (socket.TCP_USER_TIMEOUT, limits.vanished_ms),
         ):
-            # A kernel that refuses one of them still leaves the idle sweep.
+            # Without an option that the kernel refuses, the idle sweep closes such connections.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)

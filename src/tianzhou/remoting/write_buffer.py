@@ -1,4 +1,4 @@
-"""The sending side of a connection: joins frames of one loop iteration, and counts unsent bytes."""
+"""The sending side of a connection: joins the frames of a loop iteration, counts unsent bytes."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -7,20 +7,19 @@ from typing import Any
 
 from tianzhou.remoting.shared_state import SharedState
 
-# Small replies are joined, since a system call costs more than copying them; large ones are not
-# copied.
+# Small frames are joined: copying them costs less than a system call. Large ones are not copied.
 _JOIN_BYTES = 64 * 1024
 _COUNTED_BYTES = 4 * 1024
 
 NO_SOCKET = -1
-_NOT_BEGUN = -2
+_NOT_DIRECT = -2
 
 
 class WriteBuffer(asyncio.BufferedProtocol, ABC):
     """The sending side of a connection."""
 
     __slots__ = (
-        "_holds_back", "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
+        "_flush_follows", "_holds_back", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
         "_transport", "_writing_paused", "_written_bytes", "closed", "counted_bytes", "deferred_by",
         "secure",
     )  # fmt: skip
@@ -29,51 +28,51 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
 
     def __init__(self, shared: SharedState[Any]) -> None:
         self._shared = shared
-        self.closed = True  # until there is a transport
+        self.closed = True  # until `connection_made`
         self.secure = False
         """True if the connection is encrypted."""
-        self._socket = _NOT_BEGUN
+        self._socket = _NOT_DIRECT
         self.counted_bytes = 0
-        """Unsent bytes, as they were counted last for the limit of all connections."""
+        """Unsent bytes as of the last count, for the limit over all connections."""
         self.deferred_by: Callable[[], None] | None = None
-        """Set while the feed has yet to `pay` its answers; a call of it makes it do so."""
+        """Set while the feed has deferred responses; a call makes it `send_deferred` them."""
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = self._written_bytes = 0
-        self._in_turn = False  # a flush will follow at the end of this loop iteration
+        self._flush_follows = False  # at the end of this loop iteration
         self._holds_back = False  # `send_held` will be called
         self._writing_paused = False
 
     @abstractmethod
     def cut(self, reason: str) -> None:
-        """Close at once and drop what is unsent, because the peer misbehaves; logged."""
+        """Close at once and drop unsent bytes because the peer misbehaves; logged."""
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that have left this program."""
+        """Bytes that the kernel has accepted."""
         return self._written_bytes - self.unsent_bytes
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait for the peer to read what it was sent before."""
+        """Bytes in the buffer of the transport."""
         return self._transport.get_write_buffer_size()
 
     def send_frames(self, frames: bytes) -> None:
-        """Send frames that are encoded already, on the terms of `Connection.send`."""
+        """Send encoded frames; otherwise as `Connection.send`."""
         if not self.closed:
             self._put(frames)
 
     def begin_direct(self) -> None:
-        """From now on there are frames that need not pass through the transport; see `socket`."""
-        if self._socket == _NOT_BEGUN:
-            found = None if self.secure else self._transport.get_extra_info("socket")
-            self._socket = NO_SOCKET if found is None else found.fileno()
+        """Allow frames to be written without the transport; see `socket`."""
+        if self._socket == _NOT_DIRECT:
+            sock = None if self.secure else self._transport.get_extra_info("socket")
+            self._socket = NO_SOCKET if sock is None else sock.fileno()
 
     @property
     def socket(self) -> int:
-        """The descriptor of the socket if frames may be written there now, else NO_SOCKET.
+        """The descriptor of the socket if frames may be written to it now, else NO_SOCKET.
 
-        They may once `begin_direct` was called, while no earlier bytes are unsent. The writer
-        reports with `wrote`, and passes what the socket did not accept to `send_frames`.
+        They may after `begin_direct`, while no earlier bytes are unsent. The writer then calls
+        `wrote`, and passes what the socket did not accept to `send_frames`.
         """
         if (
             self._socket < 0
@@ -89,15 +88,15 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         return self._socket
 
     def wrote(self, size_bytes: int) -> None:
-        """So many bytes have left by way of `socket`."""
+        """Count bytes that were written to `socket`."""
         self._written_bytes += size_bytes
 
-    def pay(self, frames: bytes) -> None:
-        """Give the answers that were owed."""
+    def send_deferred(self, frames: bytes) -> None:
+        """Send the responses that the feed has deferred."""
         self.deferred_by = None
         if self.closed or not frames:
             return
-        if self._in_turn and not self._holds_back:
+        if self._flush_follows and not self._holds_back:
             self._put(frames)
             return
         if self._outgoing:
@@ -111,26 +110,26 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
             self._check_unsent()
 
     def hold_responses(self) -> None:
-        """Hold frames back until `send_held`, or until responses to sends leave before."""
+        """Hold frames back until `send_held` or `send_deferred`."""
         self._holds_back = True
 
     def send_held(self) -> None:
-        """Send what was held back."""
+        """Send the frames that were held back."""
         self._holds_back = False
-        self._end_turn()
+        self._end_iteration()
 
     def _put(self, frame: bytes) -> None:
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
         if self._outgoing_bytes >= _JOIN_BYTES:
             self._flush()
-        elif not (self._in_turn or self._holds_back):
-            self._in_turn = True
-            self._shared.loop.call_soon(self._end_turn)
+        elif not (self._flush_follows or self._holds_back):
+            self._flush_follows = True
+            self._shared.loop.call_soon(self._end_iteration)
 
-    def _end_turn(self) -> None:
-        """Send what was put in this loop iteration, unless it is held back."""
-        self._in_turn = False
+    def _end_iteration(self) -> None:
+        """Send the frames of this loop iteration, unless they are held back."""
+        self._flush_follows = False
         if self._outgoing and not self._holds_back:
             self._flush()
 
@@ -143,17 +142,17 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         if size_bytes < _JOIN_BYTES:
             self._transport.write(b"".join(outgoing))
         else:
-            # `_put` sees to it that all but the last are small together; that one is not copied.
+            # `_put` keeps the sum of all but the last small; the last is not copied.
             last = outgoing.pop()
             if outgoing:
                 self._transport.write(b"".join(outgoing))
             self._transport.write(last)
         if size_bytes >= _COUNTED_BYTES or self._writing_paused:
-            # Small ones are counted by the next sweep; the question costs as much as they do.
+            # Small writes are counted by the next sweep: counting costs as much as the write.
             self._check_unsent()
 
     def _check_unsent(self) -> None:
-        """Cut a peer that does not read, and others if all together do not read enough."""
+        """Cut the peer, or those with most unsent bytes, if a limit is exceeded."""
         if self._writing_paused:
             unsent_bytes = self.unsent_bytes
             if unsent_bytes > self._shared.limits.unsent_cut_bytes:
@@ -164,9 +163,9 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
             self._shared.cut_largest_unsent()
 
     def count_unsent(self) -> None:
-        """Bring the share of this connection in `SharedState.unsent_bytes` up to date."""
+        """Update the share of this connection in `SharedState.unsent_bytes`."""
         if self.closed:
-            return  # what it had when it was closed counts until it is gone, or was cut
+            return  # its last count stands until `connection_lost` or `abort`
         unsent_bytes = self._transport.get_write_buffer_size()
         self._shared.unsent_bytes += unsent_bytes - self.counted_bytes
         self.counted_bytes = unsent_bytes

@@ -1,4 +1,4 @@
-"""The client over real sockets: time-outs, and connections that are lost or cannot be had."""
+"""The client over real sockets: time-outs, lost and failed connections."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ from tianzhou.remoting.server import Server
 
 
 @on_each_loop
-async def test_a_late_answer_is_dropped_and_counted() -> None:
+async def test_a_late_response_is_dropped_and_counted() -> None:
     may_answer = asyncio.Event()
 
     async def handle(_: Connection, asked: Command) -> Command:
@@ -93,7 +93,7 @@ async def test_a_lost_connection_fails_its_requests_and_the_next_one_dials_again
 
 
 @on_each_loop
-async def test_a_client_comes_back_when_its_server_does() -> None:
+async def test_a_client_reconnects_to_a_restarted_server() -> None:
     client = Client()
     server = Server(echo)
     _, port = await server.listen("127.0.0.1", 0)
@@ -139,7 +139,7 @@ async def test_dialling_is_shared_and_within_the_time_out_of_each_request() -> N
 
 
 @on_each_loop
-async def test_a_cancelled_request_is_forgotten() -> None:
+async def test_a_cancelled_request_is_no_longer_pending() -> None:
     def handle(_: Connection, __: Command) -> None:
         return None
 
@@ -148,7 +148,7 @@ async def test_a_cancelled_request_is_forgotten() -> None:
         connection = await client.connect(address)
         asking = asyncio.create_task(connection.request(request(), 3000))
         await asyncio.sleep(0)
-        with pytest.raises(RemoteBusy, match="owes 1 answers"):
+        with pytest.raises(RemoteBusy, match="has not answered 1 requests"):
             await connection.request(request(), 3000)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

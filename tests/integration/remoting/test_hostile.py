@@ -1,4 +1,4 @@
-"""Peers that send nonsense, lie, keep silent or do not read cost little and disturb nobody."""
+"""Peers with invalid frames, false lengths, silence or slow reads cost little, block no others."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ from tianzhou.remoting.server import Server
 ROOT = Path(__file__).resolve().parents[3]
 MIB = 1024 * 1024
 
-GARBAGE = {
+INVALID = {
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "zeros": bytes(64),
     "4 GiB": struct.pack(">I", 2**32 - 1) + bytes(100),
@@ -47,9 +47,9 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.parametrize("name", INVALID)
 @on_each_loop
-async def test_garbage_closes_its_connection_and_no_other(
+async def test_invalid_frames_close_their_connection_and_no_other(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as (server, address):
@@ -57,27 +57,27 @@ async def test_garbage_closes_its_connection_and_no_other(
         assert (await client.request(address, request("before"))).body == b"before"
         for _ in range(3):
             async with raw_peer(address) as peer:
-                await peer.send(GARBAGE[name])
+                await peer.send(INVALID[name])
                 assert await peer.read_to_end() == b""
         assert (await client.request(address, request("after"))).body == b"after"
         assert server.counts.broken_peers == 3
-        (message,) = caplog.messages  # three of one kind from one host: told once
+        (message,) = caplog.messages  # three of one kind from one host: logged once
         assert "closed, " in message
         assert ("speaks TLS" in message) == (name == "tls")
         await client.close()
         await server.close()
         assert caplog.messages[1:] == [
-            "broken bytes from 127.0.0.1: 2 more since the last such line"
+            "invalid frames from 127.0.0.1: 2 more since the last such line"
         ]
 
 
 @on_each_loop
-async def test_requests_before_the_garbage_are_answered_however_they_arrive() -> None:
+async def test_requests_before_an_invalid_frame_are_answered() -> None:
     good = b"".join(encode(request(str(n), opaque=n)) for n in range(3))
     for piece in (len(good) + 8, 7):
         async with serving() as (server, address), raw_peer(address) as peer:
             connection = await only_connection(server)
-            stream = good + GARBAGE["4 GiB"][:8]
+            stream = good + INVALID["4 GiB"][:8]
             for start in range(0, len(stream), piece):
                 await peer.send(stream[start : start + piece])
                 if start + piece < len(stream):
@@ -88,7 +88,7 @@ async def test_requests_before_the_garbage_are_answered_however_they_arrive() ->
 
 
 @on_each_loop
-async def test_random_bytes_never_raise_anything_unforeseen(
+async def test_random_bytes_raise_no_unexpected_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     random_bytes = random.Random(3)
@@ -104,11 +104,11 @@ async def test_random_bytes_never_raise_anything_unforeseen(
         assert (await client.request(address, request("alive"))).body == b"alive"
         await client.close()
         await eventually(lambda: not server.connections, lambda: server.connections)
-    assert all("closed, " in text or "broken bytes" in text for text in caplog.messages)
+    assert all("closed, " in text or "invalid frames" in text for text in caplog.messages)
 
 
 @on_each_loop
-async def test_a_server_that_sends_garbage_fails_the_requests_of_its_client() -> None:
+async def test_invalid_frames_of_a_server_fail_the_requests_of_its_client() -> None:
     async def talk_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -128,7 +128,7 @@ async def test_a_server_that_sends_garbage_fails_the_requests_of_its_client() ->
 
 
 @on_each_loop
-async def test_answers_to_questions_never_asked_are_counted_and_dropped() -> None:
+async def test_responses_without_a_request_are_counted_and_dropped() -> None:
     async with serving() as (server, address), raw_peer(address) as peer:
         await peer.send_commands(*(request(opaque=n, flag=1) for n in range(50)))
         await peer.send_commands(request("still here", opaque=99))
@@ -163,7 +163,7 @@ def echo_process(loop_name: str) -> Generator[tuple[psutil.Process, str], None, 
 
 
 @pytest.mark.parametrize("loop_name", LOOPS)
-async def test_lying_lengths_cost_next_to_nothing(loop_name: str) -> None:
+async def test_false_lengths_cost_no_memory(loop_name: str) -> None:
     count = 200
     with echo_process(loop_name) as (process, address):
         async with contextlib.AsyncExitStack() as stack:
@@ -183,11 +183,13 @@ async def test_lying_lengths_cost_next_to_nothing(loop_name: str) -> None:
                 lambda: len(process.net_connections("tcp")),
             )
             grown_bytes = process.memory_info().rss - rss_before
-            assert grown_bytes < 32 * MIB, f"{grown_bytes // count} bytes per lying connection"
+            assert grown_bytes < 32 * MIB, (
+                f"{grown_bytes // count} bytes per connection with a false length"
+            )
 
 
 @on_each_loop
-async def test_all_unfinished_frames_together_are_bounded(
+async def test_the_sum_of_incomplete_frames_is_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = Limits(kept_bytes=4 * MIB)
@@ -204,12 +206,12 @@ async def test_all_unfinished_frames_together_are_bounded(
             lambda: server.connections,
         )
         client = Client()
-        body = bytes(600_000)  # more than there is room for, so the greediest must go
+        body = bytes(600_000)  # above the limit, so the connection with most bytes is cut
         answer = await client.request(address, Command(code=1, body=body))
         assert answer.body == body
         assert await peers[2].read_to_end() == b""
         assert server.counts.cut_peers == 1
-        assert f"keeps {sizes[2] + 4} bytes of unfinished frames" in caplog.messages[0]
+        assert f"{sizes[2] + 4} bytes are unread" in caplog.messages[0]
         for peer in (peers[0], peers[1], peers[3], peers[4]):
             await peer.send(bytes(10))
         await eventually(
@@ -231,7 +233,7 @@ async def _ask_without_reading(peer: RawPeer, count: int, size: int) -> None:
 
 
 @on_each_loop
-async def test_a_slow_reader_costs_a_bounded_amount_and_disturbs_nobody() -> None:
+async def test_a_slow_reader_uses_limited_memory_and_blocks_no_others() -> None:
     handled = 0
 
     def handle(connection: Connection, asked: Command) -> Command:
@@ -275,7 +277,7 @@ async def test_a_peer_that_reads_nothing_is_cut(caplog: pytest.LogCaptureFixture
 
 
 @on_each_loop
-async def test_pushes_to_a_peer_that_does_not_read_are_bounded() -> None:
+async def test_pushes_to_a_peer_that_does_not_read_are_limited() -> None:
     limits = Limits(unsent_cut_bytes=2 * MIB)
     async with serving(limits=limits) as (server, address), raw_peer(address, 65_536):
         connection = await only_connection(server)
@@ -293,7 +295,7 @@ async def test_pushes_to_a_peer_that_does_not_read_are_bounded() -> None:
 
 
 @on_each_loop
-async def test_a_closed_connection_whose_peer_does_not_read_goes_away() -> None:
+async def test_a_closed_connection_whose_peer_does_not_read_is_aborted() -> None:
     limits = Limits(goodbye_ms=100)
     async with serving(limits=limits) as (server, address), raw_peer(address, 65_536):
         connection = await only_connection(server)
@@ -319,7 +321,7 @@ async def test_silent_and_half_sent_connections_are_closed_when_idle() -> None:
 
 
 @on_each_loop
-async def test_peers_that_leave_in_the_middle_of_anything_leave_nothing_behind() -> None:
+async def test_peers_that_disconnect_at_any_point_leave_no_state() -> None:
     async def handle(_: Connection, asked: Command) -> Command:
         await asyncio.sleep(0.001)
         return Command(code=0, body=asked.body)

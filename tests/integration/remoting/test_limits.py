@@ -1,4 +1,4 @@
-"""Limits over all connections of a server: how many an address has, and bytes in flight."""
+"""Limits over all connections of a server: connections per address, and bytes in flight."""
 
 import asyncio
 import socket
@@ -49,7 +49,7 @@ def connect(address: str) -> socket.socket:
 
 
 @on_each_loop
-async def test_an_address_may_have_so_many_connections_and_others_theirs(
+async def test_connections_are_limited_per_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = Limits(connections_per_address=3)
@@ -61,9 +61,9 @@ async def test_an_address_may_have_so_many_connections_and_others_theirs(
         for _ in range(5):
             async with raw_peer(address) as fourth:
                 await fourth.send_commands(request("one too many", opaque=77))
-                (told,) = await fourth.receive(1)
-                assert (told.code, told.opaque) == (ResponseCode.SYSTEM_BUSY, 77)
-                assert told.remark == (
+                (refusal,) = await fourth.receive(1)
+                assert (refusal.code, refusal.opaque) == (ResponseCode.SYSTEM_BUSY, 77)
+                assert refusal.remark == (
                     "system busy: 127.0.0.1 has 3 connections, the limit, try another server or "
                     "later"
                 )
@@ -79,7 +79,7 @@ async def test_an_address_may_have_so_many_connections_and_others_theirs(
         other = stack.enter_context(peer_from("127.0.0.2", address))
         await other.send_commands(request("other"))
         assert [answer.body for answer in await other.receive(1)] == [b"other"]
-        # Whoever leaves makes room.
+        # A closed connection no longer counts.
         peers[0].sock.close()
         await eventually(lambda: len(server.connections) == 3, lambda: server.connections)
         newcomer = await stack.enter_async_context(raw_peer(address))
@@ -88,16 +88,16 @@ async def test_an_address_may_have_so_many_connections_and_others_theirs(
 
 
 @on_each_loop
-async def test_whoever_is_turned_away_is_told_whatever_he_sends(tmp_path: Path) -> None:
-    limits, papers = Limits(connections=1), issue(tmp_path, "127.0.0.1")
-    both = replace(papers.server, mode=TlsMode.PERMISSIVE)
+async def test_refused_connections_get_a_busy_response_to_any_request(tmp_path: Path) -> None:
+    limits, certificates = Limits(connections=1), issue(tmp_path, "127.0.0.1")
+    both = replace(certificates.server, mode=TlsMode.PERMISSIVE)
     async with serving(limits=limits, tls=both) as (_, address), raw_peer(address) as one:
         await one.send_commands(request("the one"))
         await one.receive(1)
-        client = Client(tls=papers.client)
-        told = await client.request(address, request("by TLS"))
-        assert told.code == ResponseCode.SYSTEM_BUSY
-        assert "1 connections are open, the limit" in (told.remark or "")
+        client = Client(tls=certificates.client)
+        refusal = await client.request(address, request("by TLS"))
+        assert refusal.code == ResponseCode.SYSTEM_BUSY
+        assert "1 connections are open, the limit" in (refusal.remark or "")
         await client.close()
         async with raw_peer(address) as other:
             # The head of a message of 10 MiB is enough, and comes in two pieces.
@@ -106,22 +106,22 @@ async def test_whoever_is_turned_away_is_told_whatever_he_sends(tmp_path: Path) 
             await other.send(head[:9])
             await other.send(head[9:] + bytes(64 * 1024))
             assert (await other.receive(1))[0].code == ResponseCode.SYSTEM_BUSY
-        async with raw_peer(address) as garbage:
-            await garbage.send(b"GET / HTTP/1.1\r\n\r\n")
-            assert await garbage.read_to_end() == b""
+        async with raw_peer(address) as invalid:
+            await invalid.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert await invalid.read_to_end() == b""
         await one.send_commands(request("still served"))
         assert [answer.body for answer in await one.receive(1)] == [b"still served"]
 
 
 @on_each_loop
-async def test_few_are_told_at_a_time_and_not_for_long() -> None:
+async def test_few_refused_connections_stay_open_and_only_briefly() -> None:
     limits = Limits(connections=1, over_limit=2, over_limit_ms=300)
     async with serving(limits=limits) as (server, address), AsyncExitStack() as stack:
         await stack.enter_async_context(raw_peer(address))
         await eventually(lambda: len(server.connections) == 1, lambda: server.connections)
         silent = [await stack.enter_async_context(raw_peer(address)) for _ in range(2)]
         async with raw_peer(address) as third:
-            assert await third.read_to_end() == b"", "closed without a word"
+            assert await third.read_to_end() == b"", "closed without a response"
         for each in silent:
             assert await each.read_to_end() == b"", "its time is up"
         async with raw_peer(address) as later:
@@ -130,7 +130,7 @@ async def test_few_are_told_at_a_time_and_not_for_long() -> None:
 
 
 @on_each_loop
-async def test_a_server_that_stops_leaves_none_that_it_turns_away() -> None:
+async def test_a_server_that_stops_closes_refused_connections() -> None:
     async with serving(limits=Limits(connections=1)) as (server, address):
         clients = [connect(address) for _ in range(4)]
         await eventually(lambda: server.counts.refused_connections == 3, lambda: server.counts)
@@ -155,16 +155,16 @@ async def test_a_burst_of_connections_gets_exactly_the_limit() -> None:
 
 
 @on_each_loop
-async def test_silent_sockets_before_tls_count_too(tmp_path: Path) -> None:
-    limits, papers = Limits(connections_per_address=4), issue(tmp_path, "127.0.0.1")
-    async with serving(limits=limits, tls=papers.server) as (server, address):
+async def test_silent_sockets_count_before_the_tls_handshake(tmp_path: Path) -> None:
+    limits, certificates = Limits(connections_per_address=4), issue(tmp_path, "127.0.0.1")
+    async with serving(limits=limits, tls=certificates.server) as (server, address):
         clients = [connect(address) for _ in range(10)]
         try:
             await eventually(lambda: server.counts.refused_connections == 6, lambda: server.counts)
         finally:
             for each in clients:
                 each.close()
-        client = Client(tls=papers.client)
+        client = Client(tls=certificates.client)
 
         async def is_served() -> bool:
             try:
@@ -177,12 +177,12 @@ async def test_silent_sockets_before_tls_count_too(tmp_path: Path) -> None:
 
 
 @on_each_loop
-async def test_limits_can_be_changed_while_it_serves() -> None:
+async def test_limits_can_be_changed_at_run_time() -> None:
     async with serving() as (server, address):
         async with raw_peer(address) as first:
             await first.send_commands(request("a"))
             await first.receive(1)
-            server.adopt(Limits(connections_per_address=1))
+            server.set_limits(Limits(connections_per_address=1))
             async with raw_peer(address) as second:
                 await second.send_commands(request("b"))
                 assert (await second.receive(1))[0].code == ResponseCode.SYSTEM_BUSY
@@ -192,7 +192,7 @@ async def test_limits_can_be_changed_while_it_serves() -> None:
 
 
 @on_each_loop
-async def test_unread_answers_of_all_together_are_bounded_and_the_greediest_are_cut() -> None:
+async def test_connections_with_most_unsent_bytes_are_cut_at_the_limit() -> None:
     # Each alone is far below what cuts a single connection.
     limits = Limits(unsent_bytes=8 * MIB, unsent_cut_bytes=64 * MIB)
     answer = b"x" * (4 * MIB)
@@ -216,7 +216,7 @@ async def test_unread_answers_of_all_together_are_bounded_and_the_greediest_are_
 
 
 @on_each_loop
-async def test_answers_that_are_read_never_count_as_unsent() -> None:
+async def test_responses_that_were_read_do_not_count_as_unsent() -> None:
     limits = Limits(unsent_bytes=2 * MIB)
     answer = b"x" * MIB
 
@@ -232,7 +232,7 @@ async def test_answers_that_are_read_never_count_as_unsent() -> None:
 
 
 @on_each_loop
-async def test_bodies_of_requests_under_way_are_bounded_with_a_busy_answer() -> None:
+async def test_bodies_of_requests_in_flight_are_limited_with_a_busy_response() -> None:
     go_on = asyncio.Event()
 
     async def slow() -> Command:
@@ -265,10 +265,10 @@ async def test_bodies_of_requests_under_way_are_bounded_with_a_busy_answer() -> 
 
 
 @on_each_loop
-async def test_many_requests_of_one_peer_do_not_keep_the_loop_from_others(
+async def test_many_requests_of_one_peer_do_not_block_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With no share at all, one request of a connection is handled in each turn of the loop."""
+    """With a share of zero, one request of a connection is handled in each loop iteration."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", -1.0)
     count = 500
     begun, handled = asyncio.Event(), list[bytes]()
@@ -280,19 +280,19 @@ async def test_many_requests_of_one_peer_do_not_keep_the_loop_from_others(
 
     async with (
         serving(handle) as (_, address),
-        raw_peer(address) as greedy,
+        raw_peer(address) as busy_peer,
         raw_peer(address) as modest,
     ):
         bodies = [b"%d" % number for number in range(count)]
-        await greedy.send_commands(*(request(body.decode()) for body in bodies))
+        await busy_peer.send_commands(*(request(body.decode()) for body in bodies))
         await begun.wait()
         await modest.send_commands(request("modest"))
         assert [each.body for each in await modest.receive(1)] == [b"modest"]
         # Nothing is lost and nothing changes places.
-        assert [each.body for each in await greedy.receive(count)] == bodies
+        assert [each.body for each in await busy_peer.receive(count)] == bodies
     assert handled.index(b"modest") < count, "it did not wait for all of them"
     assert [body for body in handled if body != b"modest"] == bodies
 
 
-def test_a_server_without_a_loop_tells_its_limits() -> None:
+def test_limits_can_be_read_before_the_server_listens() -> None:
     assert Server(echo, limits=Limits(connections=7)).limits.connections == 7

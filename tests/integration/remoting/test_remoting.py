@@ -1,4 +1,4 @@
-"""Server and client over real sockets: requests, answers, errors of handlers."""
+"""Server and client over real sockets: requests, responses, errors of handlers."""
 
 import asyncio
 import logging
@@ -73,7 +73,7 @@ async def test_many_requests_of_one_client_share_a_connection() -> None:
 
 
 @on_each_loop
-async def test_answers_may_overtake_each_other() -> None:
+async def test_responses_may_be_out_of_order() -> None:
     first_may_end = asyncio.Event()
 
     async def handle(_: Connection, asked: Command) -> Command:
@@ -93,7 +93,7 @@ async def test_answers_may_overtake_each_other() -> None:
 
 
 @on_each_loop
-async def test_frames_cut_at_every_byte_come_out_whole() -> None:
+async def test_frames_split_at_every_byte_are_decoded() -> None:
     stream = b"".join(
         encode(request(text, opaque=n, encoding=ENCODINGS[n % 2]))
         for n, text in enumerate(("one", "", "three" * 3))
@@ -111,7 +111,7 @@ async def test_frames_cut_at_every_byte_come_out_whole() -> None:
 
 
 @on_each_loop
-async def test_a_frame_larger_than_the_receive_buffer_comes_through() -> None:
+async def test_a_frame_larger_than_the_receive_buffer_is_handled() -> None:
     async with serving() as (_, address):
         client = Client()
         body = bytes(range(256)) * 4096 * 15  # 15 MiB, under the limit of 16
@@ -130,7 +130,7 @@ async def test_a_oneway_request_is_never_answered() -> None:
         seen.append(asked.body)
         match asked.body:
             case b"raise":
-                raise ValueError("nobody hears this")
+                raise ValueError("not sent to the peer")
             case b"later":
                 return answer_later()
             case _:
@@ -153,7 +153,7 @@ async def test_a_oneway_request_is_never_answered() -> None:
 
 
 @on_each_loop
-async def test_a_oneway_request_is_handled_though_its_sender_leaves() -> None:
+async def test_a_oneway_request_is_handled_though_its_sender_disconnects() -> None:
     started, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handle(_: Connection, __: Command) -> None:
@@ -172,7 +172,7 @@ async def test_a_oneway_request_is_handled_though_its_sender_leaves() -> None:
 
 
 @on_each_loop
-async def test_a_handler_cannot_get_the_envelope_wrong() -> None:
+async def test_opaque_encoding_and_flag_are_set_whatever_a_handler_returns() -> None:
     def handle(_: Connection, asked: Command) -> Command:
         # Passes the very request on, as someone would who forwards it, and returns it, changed.
         asked.opaque, asked.encoding = 4711, HeaderEncoding.JSON
@@ -188,7 +188,7 @@ async def test_a_handler_cannot_get_the_envelope_wrong() -> None:
 
 
 @on_each_loop
-async def test_a_handler_that_returns_nothing_answers_by_itself() -> None:
+async def test_a_handler_that_returns_none_may_send_its_response_later() -> None:
     parked: list[tuple[Connection, Command]] = []
 
     def handle(connection: Connection, asked: Command) -> None:
@@ -205,10 +205,10 @@ async def test_a_handler_that_returns_nothing_answers_by_itself() -> None:
 
 
 @on_each_loop
-async def test_servers_ask_clients_on_the_same_connection() -> None:
+async def test_servers_send_requests_to_clients_on_the_same_connection() -> None:
     async def handle(connection: Connection, asked: Command) -> Command:
-        told = await connection.request(request("who are you"), timeout_ms=30_000)
-        return Command(code=0, body=told.body + b" asked " + asked.body)
+        response = await connection.request(request("who are you"), timeout_ms=30_000)
+        return Command(code=0, body=response.body + b" asked " + asked.body)
 
     def introduce(_: Connection, asked: Command) -> Command:
         assert asked.body == b"who are you"
@@ -257,7 +257,7 @@ async def fail_later(_: Connection, asked: Command) -> Command:
 
 @pytest.mark.parametrize("handle", [fail_at_once, fail_later])
 @on_each_loop
-async def test_what_a_handler_raises_is_answered_and_the_connection_lives_on(
+async def test_exceptions_of_handlers_become_responses_and_the_connection_stays_open(
     handle: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(handle) as (server, address):  # type: ignore[arg-type]  # parametrised
@@ -287,7 +287,7 @@ async def test_what_a_handler_raises_is_answered_and_the_connection_lives_on(
 
 
 @on_each_loop
-async def test_nonsense_from_a_handler_is_an_internal_error() -> None:
+async def test_an_invalid_result_of_a_handler_is_an_internal_error() -> None:
     def handle(_: Connection, __: Command) -> Command:
         return "not a command"  # type: ignore[return-value]  # the bug under test
 
@@ -301,7 +301,7 @@ async def test_nonsense_from_a_handler_is_an_internal_error() -> None:
 
 
 @on_each_loop
-async def test_a_handler_whose_work_was_cancelled_elsewhere_is_answered() -> None:
+async def test_a_request_whose_awaited_task_was_cancelled_is_answered() -> None:
     async def handle(_: Connection, __: Command) -> Command:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -316,15 +316,15 @@ async def test_a_handler_whose_work_was_cancelled_elsewhere_is_answered() -> Non
 
 
 @on_each_loop
-async def test_failing_listeners_of_connections_do_not_disturb() -> None:
-    told: list[str] = []
+async def test_failing_listeners_do_not_affect_connections() -> None:
+    events: list[str] = []
 
     def opened(_: Connection) -> None:
-        told.append("opened")
+        events.append("opened")
         raise ValueError("a bug of the listener")
 
     def closed(_: Connection) -> None:
-        told.append("closed")
+        events.append("closed")
         raise ValueError("another one")
 
     server = Server(echo, on_opened=opened, on_closed=closed)
@@ -333,4 +333,4 @@ async def test_failing_listeners_of_connections_do_not_disturb() -> None:
     assert (await client.request(f"{host}:{port}", request("x"))).body == b"x"
     await client.close()
     await server.close()
-    assert sorted(told) == ["closed", "closed", "opened"]
+    assert sorted(events) == ["closed", "closed", "opened"]

@@ -58,7 +58,7 @@ async def test_ipv6_alone() -> None:
 
 
 @on_each_loop
-async def test_a_name_is_listened_on_with_all_its_addresses_on_one_port() -> None:
+async def test_all_addresses_of_a_name_listen_on_one_port() -> None:
     async with serving(host="localhost") as (_, address):
         port = address.rpartition(":")[2]
         client = Client()
@@ -81,7 +81,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 
 @on_each_loop
-async def test_only_so_many_requests_of_a_connection_run_at_once() -> None:
+async def test_running_requests_of_a_connection_are_limited() -> None:
     running, most, may_end = 0, 0, asyncio.Event()
 
     async def handle(_: Connection, asked: Command) -> Command:
@@ -108,7 +108,7 @@ async def test_only_so_many_requests_of_a_connection_run_at_once() -> None:
 
 
 @on_each_loop
-async def test_handlers_that_ask_their_own_peer_do_not_wait_for_themselves() -> None:
+async def test_handlers_that_send_requests_to_their_own_peer_do_not_deadlock() -> None:
     async def handle(connection: Connection, asked: Command) -> Command:
         return await connection.request(request(asked.body.decode()), timeout_ms=30_000)
 
@@ -123,7 +123,7 @@ async def test_handlers_that_ask_their_own_peer_do_not_wait_for_themselves() -> 
 
 
 @on_each_loop
-async def test_a_server_with_all_hands_full_says_so() -> None:
+async def test_a_server_at_its_limit_of_requests_responds_busy() -> None:
     may_end = asyncio.Event()
 
     def handle(_: Connection, asked: Command) -> Command | Awaitable[Command]:
@@ -170,7 +170,7 @@ async def test_a_client_waits_for_a_peer_that_does_not_read() -> None:
 
 
 @on_each_loop
-async def test_a_client_goes_on_when_the_peer_reads_again() -> None:
+async def test_a_client_continues_when_the_peer_reads_again() -> None:
     async with serving() as (server, address):
         client = Client(limits=Limits(unsent_high_bytes=1024, unsent_low_bytes=512))
         answers = await asyncio.gather(
@@ -185,7 +185,7 @@ async def test_a_client_goes_on_when_the_peer_reads_again() -> None:
 
 
 @on_each_loop
-async def test_connections_above_the_limit_are_closed_and_told_once(
+async def test_connections_above_the_limit_are_closed_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(limits=Limits(connections=2)) as (server, address):

@@ -1,4 +1,4 @@
-"""Stopping over real sockets: what is under way ends, and nothing is cut without need."""
+"""Stopping over real sockets: running requests finish, and only stalled ones are cut."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from tianzhou.remoting.server import Server
 
 
 @on_each_loop
-async def test_stopping_lets_running_requests_end_and_takes_no_new_ones() -> None:
+async def test_stopping_waits_for_running_requests_and_handles_no_new_ones() -> None:
     started, may_end = asyncio.Event(), asyncio.Event()
     seen: list[bytes] = []
 
@@ -63,7 +63,9 @@ async def test_stopping_lets_running_requests_end_and_takes_no_new_ones() -> Non
 
 
 @on_each_loop
-async def test_stopping_cuts_what_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stopping_cuts_requests_after_the_drain_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cancelled = asyncio.Event()
     started = asyncio.Event()
 
@@ -89,7 +91,7 @@ async def test_stopping_cuts_what_does_not_end(caplog: pytest.LogCaptureFixture)
 
 
 @on_each_loop
-async def test_stopping_survives_a_handler_that_ignores_it(
+async def test_stopping_ends_though_a_handler_ignores_its_cancellation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     may_end = asyncio.Event()
@@ -109,12 +111,12 @@ async def test_stopping_survives_a_handler_that_ignores_it(
         await peer.send_commands(request())
         await started.wait()
         await server.close(drain_s=0)
-        assert "the server stops: 1 handlers do not end, though cancelled" in caplog.messages
+        assert "the server stops: 1 handlers did not end after being cancelled" in caplog.messages
     may_end.set()
 
 
 @on_each_loop
-async def test_stopping_delivers_what_a_slow_reader_has_not_read_yet() -> None:
+async def test_stopping_sends_unsent_responses_to_a_slow_reader() -> None:
     body = bytes(1024 * 1024)
     handled: list[int] = []
 
@@ -141,7 +143,7 @@ async def test_stopping_delivers_what_a_slow_reader_has_not_read_yet() -> None:
 
 
 @on_each_loop
-async def test_stopping_drops_what_waits_behind_the_gate_and_no_answer_that_was_given(
+async def test_stopping_drops_held_requests_but_no_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handled = 0
@@ -168,7 +170,7 @@ async def test_stopping_drops_what_waits_behind_the_gate_and_no_answer_that_was_
 
 
 @on_each_loop
-async def test_stopping_at_any_moment_of_a_connections_opening_cuts_nothing(
+async def test_stopping_while_connections_are_being_opened_cuts_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -184,7 +186,7 @@ async def test_stopping_at_any_moment_of_a_connections_opening_cuts_nothing(
 
 
 @on_each_loop
-async def test_a_client_may_close_at_any_moment_of_dialling(
+async def test_a_client_may_close_while_dialling(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

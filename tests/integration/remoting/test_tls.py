@@ -1,4 +1,4 @@
-"""TLS in all modes: one port for both kinds, certificates on either side, peers that stall."""
+"""TLS in all modes: plain and TLS on one port, certificates of both sides, stalled peers."""
 
 import asyncio
 import contextlib
@@ -32,16 +32,16 @@ TLS_MODES = [TlsMode.PERMISSIVE, TlsMode.ENFORCING]
 
 
 @dataclass(frozen=True)
-class Papers:
-    """Certificate files of one authority: for a server, for a client, and its own."""
+class Certificates:
+    """Certificate files of one CA: of a server, of a client, and of the CA."""
 
     server: Tls
     client: Tls
     certified_client: Tls
 
 
-def issue(folder: Path, *server_names: str) -> Papers:
-    """Papers of a new authority; calling it again replaces them all."""
+def issue(folder: Path, *server_names: str) -> Certificates:
+    """Certificates of a new CA; another call replaces them all."""
     authority = trustme.CA()
     trusted = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(trusted))
@@ -53,7 +53,7 @@ def issue(folder: Path, *server_names: str) -> Papers:
         certificate.private_key_pem.write_to_path(str(folder / f"{who}.key"))
         for number, pem in enumerate(certificate.cert_chain_pems):
             pem.write_to_path(str(folder / f"{who}.pem"), append=number > 0)
-    return Papers(
+    return Certificates(
         server=Tls(certificate=folder / "server.pem", key=folder / "server.key", trusted=trusted),
         client=Tls(trusted=trusted),
         certified_client=Tls(
@@ -63,13 +63,13 @@ def issue(folder: Path, *server_names: str) -> Papers:
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return issue(tmp_path_factory.mktemp("papers"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return issue(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def strangers_papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return issue(tmp_path_factory.mktemp("strangers"))
+def other_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return issue(tmp_path_factory.mktemp("other_ca"))
 
 
 async def _ask(address: str, tls: Tls | None, text: str = "x") -> Command:
@@ -85,20 +85,20 @@ async def _ask(address: str, tls: Tls | None, text: str = "x") -> Command:
 
 @pytest.mark.parametrize("mode", TLS_MODES)
 @on_each_loop
-async def test_tls_is_served_where_it_is_on(mode: TlsMode, papers: Papers) -> None:
+async def test_tls_is_served_where_it_is_on(mode: TlsMode, certificates: Certificates) -> None:
     def whether_secure(connection: Connection, _: Command) -> Command:
         return Command(code=0, body=str(connection.secure).encode())
 
-    tls = replace(papers.server, mode=mode)
+    tls = replace(certificates.server, mode=mode)
     async with serving(whether_secure, tls=tls) as (_, address):
-        assert (await _ask(address, papers.client)).body == b"True"
+        assert (await _ask(address, certificates.client)).body == b"True"
 
 
 @on_each_loop
-async def test_one_port_serves_plain_and_tls_when_permissive(papers: Papers) -> None:
-    tls = replace(papers.server, mode=TlsMode.PERMISSIVE)
+async def test_one_port_serves_plain_and_tls_when_permissive(certificates: Certificates) -> None:
+    tls = replace(certificates.server, mode=TlsMode.PERMISSIVE)
     async with serving(tls=tls) as (server, address):
-        secure, plain = Client(tls=papers.client), Client()
+        secure, plain = Client(tls=certificates.client), Client()
         for n in range(5):
             for client in (secure, plain):
                 answer = await client.request(address, request(str(n)))
@@ -110,36 +110,36 @@ async def test_one_port_serves_plain_and_tls_when_permissive(papers: Papers) -> 
 
 @on_each_loop
 async def test_plain_peers_are_refused_when_tls_is_enforced(
-    papers: Papers, caplog: pytest.LogCaptureFixture
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tls=papers.server) as (server, address):
+    async with serving(tls=certificates.server) as (server, address):
         for _ in range(2):
             with pytest.raises(ConnectionClosed):
                 await _ask(address, None)
         assert server.counts.refused_connections == 2
         assert len(caplog.messages) == 1
         assert "does not speak TLS, which is enforced here" in caplog.messages[0]
-        assert (await _ask(address, papers.client)).body == b"x"
+        assert (await _ask(address, certificates.client)).body == b"x"
 
 
 @on_each_loop
 async def test_tls_peers_are_refused_where_it_is_off(
-    papers: Papers, caplog: pytest.LogCaptureFixture
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as (_, address):
         # In some words, even where the system has none for it.
         with pytest.raises(ConnectError, match=r"no connection to \S+: \w"):
-            await _ask(address, papers.client)
+            await _ask(address, certificates.client)
         assert "the peer speaks TLS, which this port does not" in caplog.messages[0]
         assert (await _ask(address, None)).body == b"x"
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])
 @on_each_loop
-async def test_tls_by_name_and_over_ipv6(host: str, papers: Papers) -> None:
-    async with serving(tls=papers.server, host=host) as (_, address):
+async def test_tls_by_name_and_over_ipv6(host: str, certificates: Certificates) -> None:
+    async with serving(tls=certificates.server, host=host) as (_, address):
         target = format_address(host, int(address.rpartition(":")[2]))
-        assert (await _ask(target, papers.client)).body == b"x"
+        assert (await _ask(target, certificates.client)).body == b"x"
 
 
 # -- certificates ----------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ async def test_tls_by_name_and_over_ipv6(host: str, papers: Papers) -> None:
 
 @on_each_loop
 async def test_a_client_trusts_only_the_authority_it_was_given(
-    papers: Papers, strangers_papers: Papers, caplog: pytest.LogCaptureFixture
+    certificates: Certificates, other_certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tls=papers.server) as (_, address):
+    async with serving(tls=certificates.server) as (_, address):
         with pytest.raises(ConnectError, match="certificate verify failed"):
-            await _ask(address, strangers_papers.client)
+            await _ask(address, other_certificates.client)
         with pytest.raises(ConnectError, match="certificate verify failed"):
             await _ask(address, Tls())
         assert (await _ask(address, Tls(verify=False))).body == b"x"
@@ -160,24 +160,27 @@ async def test_a_client_trusts_only_the_authority_it_was_given(
 
 
 @on_each_loop
-async def test_a_client_checks_the_name_unless_told_otherwise(tmp_path: Path) -> None:
-    papers = issue(tmp_path, "broker.example.org")
-    async with serving(tls=papers.server) as (_, address):
+async def test_a_client_checks_the_name_by_default(tmp_path: Path) -> None:
+    certificates = issue(tmp_path, "broker.example.org")
+    async with serving(tls=certificates.server) as (_, address):
         with pytest.raises(ConnectError, match=r"certificate is not valid for '127\.0\.0\.1'"):
-            await _ask(address, papers.client)
-        assert (await _ask(address, replace(papers.client, check_name=False))).body == b"x"
-        named = replace(papers.client, server_name="broker.example.org")
+            await _ask(address, certificates.client)
+        assert (await _ask(address, replace(certificates.client, check_name=False))).body == b"x"
+        named = replace(certificates.client, server_name="broker.example.org")
         assert (await _ask(address, named)).body == b"x"
 
 
 @on_each_loop
 async def test_required_client_certificates_are_required(
-    papers: Papers, strangers_papers: Papers
+    certificates: Certificates, other_certificates: Certificates
 ) -> None:
-    tls = replace(papers.server, client_certificates=ClientCertificates.REQUIRED)
+    tls = replace(certificates.server, client_certificates=ClientCertificates.REQUIRED)
     async with serving(tls=tls) as (_, address):
-        assert (await _ask(address, papers.certified_client)).body == b"x"
-        for other in (papers.client, replace(strangers_papers.certified_client, verify=False)):
+        assert (await _ask(address, certificates.certified_client)).body == b"x"
+        for other in (
+            certificates.client,
+            replace(other_certificates.certified_client, verify=False),
+        ):
             # With TLS 1.3 the client learns of its refusal only after its own handshake is done.
             with pytest.raises((ConnectError, ConnectionClosed)):
                 await _ask(address, other)
@@ -185,14 +188,14 @@ async def test_required_client_certificates_are_required(
 
 @on_each_loop
 async def test_optional_client_certificates_may_be_missing_but_not_wrong(
-    papers: Papers, strangers_papers: Papers
+    certificates: Certificates, other_certificates: Certificates
 ) -> None:
-    tls = replace(papers.server, client_certificates=ClientCertificates.OPTIONAL)
+    tls = replace(certificates.server, client_certificates=ClientCertificates.OPTIONAL)
     async with serving(tls=tls) as (_, address):
-        assert (await _ask(address, papers.certified_client)).body == b"x"
-        assert (await _ask(address, papers.client)).body == b"x"
+        assert (await _ask(address, certificates.certified_client)).body == b"x"
+        assert (await _ask(address, certificates.client)).body == b"x"
         with pytest.raises((ConnectError, ConnectionClosed)):
-            await _ask(address, replace(strangers_papers.certified_client, verify=False))
+            await _ask(address, replace(other_certificates.certified_client, verify=False))
 
 
 @on_each_loop
@@ -203,7 +206,7 @@ async def test_reloaded_certificates_serve_new_connections_and_leave_old_ones_al
     client = Client(tls=old.client)
     async with serving(tls=old.server) as (server, address):
         assert (await client.request(address, request("old"))).body == b"old"
-        new = issue(tmp_path)  # the same files, signed by somebody else
+        new = issue(tmp_path)  # the same files, signed by another CA
         fresh = Client(tls=new.client)
         with pytest.raises(ConnectError, match="certificate verify failed"):
             await fresh.request(address, request())
@@ -240,9 +243,9 @@ async def test_a_client_reloads_what_it_trusts(tmp_path: Path) -> None:
 
 
 @on_each_loop
-async def test_frames_of_all_sizes_pass_through_tls(papers: Papers) -> None:
-    async with serving(tls=papers.server) as (server, address):
-        client = Client(tls=papers.client)
+async def test_frames_of_all_sizes_pass_through_tls(certificates: Certificates) -> None:
+    async with serving(tls=certificates.server) as (server, address):
+        client = Client(tls=certificates.client)
         sizes = [0, 1, 16_383, 16_384, 16_385, 262_144, 5_000_000]
         answers = await asyncio.gather(
             *(
@@ -260,8 +263,8 @@ async def test_frames_of_all_sizes_pass_through_tls(papers: Papers) -> None:
 
 
 @on_each_loop
-async def test_closing_another_connection_in_the_middle_of_a_turn_spoils_no_frame(
-    papers: Papers,
+async def test_closing_another_connection_during_an_iteration_corrupts_no_frame(
+    certificates: Certificates,
 ) -> None:
     # asyncio's TLS reads what has arrived when a connection is closed, while the shared receive
     # buffer still holds frames of the connection whose handler closes it. The small buffer leaves
@@ -275,10 +278,10 @@ async def test_closing_another_connection_in_the_middle_of_a_turn_spoils_no_fram
 
     limits = Limits(receive_bytes=2048)
     async with (
-        serving(handle, tls=papers.server, limits=limits) as (server, address),
+        serving(handle, tls=certificates.server, limits=limits) as (server, address),
         contextlib.AsyncExitStack() as stack,
     ):
-        closer, *others = [Client(tls=papers.client) for _ in range(4)]
+        closer, *others = [Client(tls=certificates.client) for _ in range(4)]
         for client in (closer, *others):
             stack.push_async_callback(client.close)
             await client.connect(address)
@@ -295,18 +298,18 @@ async def test_closing_another_connection_in_the_middle_of_a_turn_spoils_no_fram
 
 
 @on_each_loop
-async def test_a_slow_tls_reader_is_bounded_and_loses_nothing(papers: Papers) -> None:
+async def test_a_slow_tls_reader_is_bounded_and_loses_nothing(certificates: Certificates) -> None:
     size, count = 100_000, 300
 
     def handle(_: Connection, __: Command) -> Command:
         return Command(code=0, body=bytes(size))
 
     limits = Limits()
-    async with serving(handle, tls=papers.server, limits=limits) as (server, address):
+    async with serving(handle, tls=certificates.server, limits=limits) as (server, address):
         host, _, port = address.rpartition(":")
-        # A stream stops reading from its socket when nobody reads from it.
+        # A stream stops reading from its socket when its buffer is full.
         reader, writer = await asyncio.open_connection(
-            host, int(port), ssl=papers.client.client_context(), server_hostname=host
+            host, int(port), ssl=certificates.client.client_context(), server_hostname=host
         )
         connection = await only_connection(server)
         writer.write(b"".join(encode(request(opaque=n)) for n in range(count)))
@@ -324,7 +327,7 @@ async def test_a_slow_tls_reader_is_bounded_and_loses_nothing(papers: Papers) ->
 
 
 @on_each_loop
-async def test_a_tls_server_stops_without_losing_answers(papers: Papers) -> None:
+async def test_a_tls_server_stops_without_losing_responses(certificates: Certificates) -> None:
     started, may_end = asyncio.Event(), asyncio.Event()
 
     async def handle(_: Connection, __: Command) -> Command:
@@ -332,8 +335,8 @@ async def test_a_tls_server_stops_without_losing_answers(papers: Papers) -> None
         await may_end.wait()
         return Command(code=0, body=bytes(1_000_000))
 
-    async with serving(handle, tls=papers.server) as (server, address):
-        client = Client(tls=papers.client)
+    async with serving(handle, tls=certificates.server) as (server, address):
+        client = Client(tls=certificates.client)
         asking = asyncio.create_task(client.request(address, request()))
         await started.wait()
         closing = asyncio.create_task(server.close(drain_s=20))
@@ -348,15 +351,15 @@ async def test_a_tls_server_stops_without_losing_answers(papers: Papers) -> None
 
 
 @on_each_loop
-async def test_silent_peers_are_closed_and_keep_nobody_out(
-    papers: Papers, caplog: pytest.LogCaptureFixture
+async def test_silent_peers_are_closed_and_block_no_others(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = replace(papers.server, mode=TlsMode.PERMISSIVE)
+    tls = replace(certificates.server, mode=TlsMode.PERMISSIVE)
     limits = Limits(unclassified=5, handshake_ms=1_000)
     async with serving(tls=tls, limits=limits) as (server, address):
         async with contextlib.AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(raw_peer(address)) for _ in range(8)]
-            assert (await _ask(address, papers.client)).body == b"x"
+            assert (await _ask(address, certificates.client)).body == b"x"
             assert (await _ask(address, None)).body == b"x"
             # The longest waiting made room for those who came later ...
             for peer in silent[:3]:
@@ -371,11 +374,11 @@ async def test_silent_peers_are_closed_and_keep_nobody_out(
 
 
 @on_each_loop
-async def test_a_handshake_that_does_not_go_on_is_cut(
-    papers: Papers, caplog: pytest.LogCaptureFixture
+async def test_a_stalled_handshake_is_cut(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = Limits(handshake_ms=100)
-    async with serving(tls=papers.server, limits=limits) as (server, address):
+    async with serving(tls=certificates.server, limits=limits) as (server, address):
         async with raw_peer(address) as peer:
             await peer.send(b"\x16")
             assert await peer.read_to_end() == b""
@@ -385,39 +388,41 @@ async def test_a_handshake_that_does_not_go_on_is_cut(
 
 
 @on_each_loop
-async def test_garbage_after_the_first_byte_of_tls_is_refused(papers: Papers) -> None:
-    async with serving(tls=papers.server) as (server, address):
+async def test_garbage_after_the_first_byte_of_tls_is_refused(certificates: Certificates) -> None:
+    async with serving(tls=certificates.server) as (server, address):
         async with raw_peer(address) as peer:
             await peer.send(b"\x16" + b"nonsense" * 10)
             await peer.read_to_end()
         await eventually(lambda: server.counts.refused_connections == 1, lambda: server.counts)
-        assert (await _ask(address, papers.client)).body == b"x"
+        assert (await _ask(address, certificates.client)).body == b"x"
 
 
 @on_each_loop
-async def test_a_client_gives_up_on_a_server_that_does_not_shake_hands(papers: Papers) -> None:
+async def test_a_client_times_out_if_the_server_does_not_complete_the_handshake(
+    certificates: Certificates,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = Client(tls=papers.client, limits=Limits(connect_ms=100))
+        client = Client(tls=certificates.client, limits=Limits(connect_ms=100))
         with pytest.raises(ConnectError, match="within 100 ms"):
             await client.request(format_address(*listening.getsockname()), request())
         await client.close()
 
 
 @on_each_loop
-async def test_a_server_may_stop_while_peers_are_silent_or_shaking_hands(papers: Papers) -> None:
+async def test_a_server_may_stop_during_silence_and_handshakes(certificates: Certificates) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        server = Server(echo, tls=papers.server)
+        server = Server(echo, tls=certificates.server)
         address = format_address(*await server.listen("127.0.0.1", 0))
         silent = await stack.enter_async_context(raw_peer(address))
         halfway = await stack.enter_async_context(raw_peer(address))
         await halfway.send(b"\x16\x03\x01")
-        assert (await _ask(address, papers.client)).body == b"x"
+        assert (await _ask(address, certificates.client)).body == b"x"
         await server.close()
         assert await silent.read_to_end() == b""
         assert await halfway.read_to_end() == b""
 
 
-def test_the_protocol_is_tls_1_2_or_newer(papers: Papers) -> None:
-    for context in (papers.server.server_context(), papers.client.client_context()):
+def test_the_protocol_is_tls_1_2_or_newer(certificates: Certificates) -> None:
+    for context in (certificates.server.server_context(), certificates.client.client_context()):
         assert context is not None
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Addresses: what is read, what is refused, and that reading undoes writing."""
+"""Addresses: valid and invalid texts, and round trips."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ from tianzhou.remoting.address import (
         ("::ffff:10.0.0.7:9876", "::ffff:10.0.0.7", 9876),
     ],
 )
-def test_addresses_are_read(text: str, host: str, port: int) -> None:
+def test_addresses_are_parsed(text: str, host: str, port: int) -> None:
     assert parse_address(text) == (host, port)
 
 
@@ -40,7 +40,7 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
         "http://localhost:80", "two words:1", "a;b:1", "a,b:1", "[]:1",
     ],
 )  # fmt: skip
-def test_nonsense_is_refused_and_named(text: str) -> None:
+def test_an_invalid_address_is_refused_and_named(text: str) -> None:
     with pytest.raises(AddressError) as refused:
         parse_address(text)
     assert repr(text) in str(refused.value)
@@ -48,14 +48,14 @@ def test_nonsense_is_refused_and_named(text: str) -> None:
 
 
 @given(st.ip_addresses(), st.integers(0, 65535))
-def test_reading_undoes_writing(ip: object, port: int) -> None:
+def test_parsing_reverses_formatting(ip: object, port: int) -> None:
     host, read_port = parse_address(format_address(str(ip), port))
     assert read_port == port
     assert host == str(ip).removeprefix("::ffff:" if "." in str(ip) else "")
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         host, port = parse_address(text)
     except AddressError:
@@ -84,7 +84,7 @@ def test_numeric_hosts_need_no_resolver() -> None:
     assert not is_numeric("localhost")
 
 
-def test_names_of_sockets() -> None:
+def test_socket_addresses_as_text() -> None:
     assert address_of(("10.0.0.1", 9876)) == "10.0.0.1:9876"
     assert address_of(("::1", 9876)) == "[::1]:9876"
     assert address_of(None) == "?"

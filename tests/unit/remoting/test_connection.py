@@ -1,4 +1,4 @@
-"""A connection fed by hand: what is read, held and written, and in how many writes."""
+"""A connection with a recorded transport: what is read, held and written, in how many writes."""
 
 import asyncio
 import math
@@ -17,12 +17,12 @@ from tianzhou.remoting.shared_state import SharedState
 
 @pytest.fixture(autouse=True)
 def _whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is, a connection has its share of the turn."""
+    """Give a connection enough time per loop iteration on slow machines, too."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
 
 class RecordedTransport(asyncio.Transport):
-    """Keeps what is written, and says that it is full when told so."""
+    """Records what is written, and pauses writing on request."""
 
     def __init__(self, protocol: Connection) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def answer_at_once(_: Connection, request: Command) -> Command:
 def made(
     handle: Handler = answer_at_once, limits: Limits | None = None, feed: Feed | None = None
 ) -> tuple[Connection, RecordedTransport, Callable[[bytes], None]]:
-    """A connection, its transport, and a function that lets bytes arrive."""
+    """A connection, its transport, and a function that delivers bytes to it."""
     shared: SharedState[Connection] = SharedState(limits or Limits(), serves=True)
     shared.start()
     connection = Connection(shared, handle, feed=feed)
@@ -96,7 +96,7 @@ def made(
             size = min(len(data), len(buffer))
             buffer[:size] = data[:size]
             connection.buffer_updated(size)
-            buffer[:size] = bytes(size)  # the shared buffer is somebody else's now
+            buffer[:size] = bytes(size)  # the shared buffer is reused by other connections
             data = data[size:]
 
     return connection, transport, arrive
@@ -114,7 +114,7 @@ def opaques(stream: bytes) -> list[int]:
     return [decode(stream[start:stop]).opaque for start, stop in found]
 
 
-async def test_answers_of_one_turn_leave_in_one_write() -> None:
+async def test_responses_of_one_iteration_are_sent_in_one_write() -> None:
     connection, transport, arrive = made()
     arrive(frames(500))
     assert len(transport.writes) == 1
@@ -122,7 +122,7 @@ async def test_answers_of_one_turn_leave_in_one_write() -> None:
     connection.connection_lost(None)
 
 
-async def test_pushes_of_one_turn_leave_in_one_write_at_its_end() -> None:
+async def test_pushes_of_one_iteration_are_sent_in_one_write_at_its_end() -> None:
     connection, transport, _ = made()
     for n in range(100):
         connection.send(Command(code=1, opaque=n))
@@ -133,7 +133,7 @@ async def test_pushes_of_one_turn_leave_in_one_write_at_its_end() -> None:
     connection.connection_lost(None)
 
 
-async def test_large_answers_are_not_copied_together() -> None:
+async def test_large_responses_are_not_joined() -> None:
     connection, transport, arrive = made()
     arrive(frames(3, size=100_000))
     assert len(transport.writes) >= 3
@@ -141,7 +141,7 @@ async def test_large_answers_are_not_copied_together() -> None:
     connection.connection_lost(None)
 
 
-async def test_what_is_answered_before_a_close_still_leaves() -> None:
+async def test_responses_before_a_close_are_sent() -> None:
     def handle(connection: Connection, request: Command) -> Command:
         if request.opaque == 2:
             connection.close("that was the last one")
@@ -157,7 +157,7 @@ async def test_what_is_answered_before_a_close_still_leaves() -> None:
     connection.connection_lost(None)
 
 
-async def test_frames_wait_behind_the_gate_and_keep_their_order() -> None:
+async def test_held_frames_are_handled_in_order_when_the_gate_opens() -> None:
     connection, transport, arrive = made()
     transport.capacity_bytes = 200_000
     stream = frames(10, size=50_000)
@@ -176,7 +176,7 @@ async def test_frames_wait_behind_the_gate_and_keep_their_order() -> None:
     connection.connection_lost(None)
 
 
-async def test_a_full_transport_stops_in_the_middle_of_what_was_held() -> None:
+async def test_a_full_transport_shuts_the_gate_between_held_frames() -> None:
     connection, transport, arrive = made()
     transport.capacity_bytes = 1
     arrive(frames(100, size=2_000))
@@ -192,7 +192,7 @@ async def test_a_full_transport_stops_in_the_middle_of_what_was_held() -> None:
     connection.connection_lost(None)
 
 
-async def test_an_impossible_length_ends_the_connection_after_the_frames_before_it() -> None:
+async def test_an_invalid_length_closes_the_connection_after_the_frames_before_it() -> None:
     connection, transport, arrive = made()
     arrive(frames(3) + struct.pack(">I", 2**31) + bytes(50))
     assert opaques(transport.written) == [0, 1, 2]
@@ -201,7 +201,7 @@ async def test_an_impossible_length_ends_the_connection_after_the_frames_before_
     connection.connection_lost(None)
 
 
-async def test_the_end_is_told_once_whoever_tells_it() -> None:
+async def test_on_closed_is_called_once() -> None:
     ended: list[Connection] = []
     shared: SharedState[Connection] = SharedState(Limits(), serves=True)
     shared.start()
@@ -217,7 +217,7 @@ async def test_the_end_is_told_once_whoever_tells_it() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])
-async def test_a_frame_that_ends_in_the_next_read_leaves_nothing_kept(cut: int) -> None:
+async def test_a_frame_completed_by_the_next_read_leaves_no_unread_bytes(cut: int) -> None:
     connection, transport, arrive = made()
     stream = frames(2)
     arrive(stream[:-cut])
@@ -232,7 +232,7 @@ async def test_a_frame_that_ends_in_the_next_read_leaves_nothing_kept(cut: int) 
 
 
 def feed_of(taken: set[int]) -> Feed:
-    """Takes the frames with some opaques, two in a row at most, and answers with their bytes."""
+    """Handles the frames with some opaques, two per call at most, and echoes them."""
 
     def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
         frames_, rest = split(view[at:])
@@ -248,7 +248,7 @@ def feed_of(taken: set[int]) -> Feed:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 10_000])
-async def test_feed_and_handler_share_the_frames_in_their_order(size: int) -> None:
+async def test_feed_and_handler_get_the_frames_in_order(size: int) -> None:
     handled: list[int] = []
 
     def handle(_: Connection, request: Command) -> Command:
@@ -265,7 +265,7 @@ async def test_feed_and_handler_share_the_frames_in_their_order(size: int) -> No
     connection.connection_lost(None)
 
 
-async def test_a_feed_that_takes_nothing_leaves_everything_to_the_handler() -> None:
+async def test_the_handler_gets_all_frames_that_the_feed_declines() -> None:
     def take(connection: Connection, view: memoryview, at: int) -> None:
         return None
 
@@ -275,46 +275,46 @@ async def test_a_feed_that_takes_nothing_leaves_everything_to_the_handler() -> N
     connection.connection_lost(None)
 
 
-def owing_feed(owed: list[tuple[Connection, bytes]]) -> Feed:
-    """Takes every frame, and answers with its bytes when all are paid."""
+def deferring_feed(deferred: list[tuple[Connection, bytes]]) -> Feed:
+    """Handles every frame, and echoes them as deferred responses."""
 
-    def pay_all() -> None:
-        taken, owed[:] = list(owed), []
+    def send_all() -> None:
+        taken, deferred[:] = list(deferred), []
         for connection, answers in taken:
-            connection.pay(answers)
+            connection.send_deferred(answers)
 
     def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
         _, rest = split(view[at:])
-        owed.append((connection, bytes(view[at : at + rest])))
-        connection.deferred_by = pay_all
+        deferred.append((connection, bytes(view[at : at + rest])))
+        connection.deferred_by = send_all
         return at + rest, at + rest
 
     return take
 
 
-async def test_owed_answers_leave_when_they_are_paid_and_behind_what_was_sent_before() -> None:
-    owed: list[tuple[Connection, bytes]] = []
-    connection, transport, arrive = made(feed=owing_feed(owed))
+async def test_deferred_responses_are_sent_after_earlier_frames() -> None:
+    deferred: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=deferring_feed(deferred))
     arrive(frames(2))
-    assert len(owed) == 1
+    assert len(deferred) == 1
     assert not transport.written
     connection.send_frames(frames(1, first=7))
-    for each, answers in owed:
-        each.pay(answers)
+    for each, answers in deferred:
+        each.send_deferred(answers)
     assert connection.deferred_by is None
     await asyncio.sleep(0)
     assert opaques(transport.written) == [7, 0, 1]
-    owed.clear()
+    deferred.clear()
     arrive(frames(1, first=9))
-    owed.pop()[0].pay(frames(1, first=9))
+    deferred.pop()[0].send_deferred(frames(1, first=9))
     assert opaques(transport.written) == [7, 0, 1, 9]
     connection.connection_lost(None)
 
 
 @pytest.mark.parametrize("ending", ["close", "drain", "eof"])
-async def test_a_connection_that_ends_is_paid_before(ending: str) -> None:
-    owed: list[tuple[Connection, bytes]] = []
-    connection, transport, arrive = made(feed=owing_feed(owed))
+async def test_deferred_responses_are_sent_before_a_close(ending: str) -> None:
+    deferred: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=deferring_feed(deferred))
     arrive(frames(3))
     if ending == "close":
         connection.close("a test")
@@ -327,12 +327,12 @@ async def test_a_connection_that_ends_is_paid_before(ending: str) -> None:
     connection.connection_lost(None)
 
 
-async def test_nothing_is_written_to_a_connection_that_was_cut_before_it_was_paid() -> None:
-    owed: list[tuple[Connection, bytes]] = []
-    connection, transport, arrive = made(feed=owing_feed(owed))
+async def test_deferred_responses_of_an_aborted_connection_are_dropped() -> None:
+    deferred: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=deferring_feed(deferred))
     arrive(frames(3))
     connection.abort("a test")
-    owed.pop()[0].pay(frames(3))
+    deferred.pop()[0].send_deferred(frames(3))
     assert not transport.written
     connection.connection_lost(None)
 
@@ -355,19 +355,19 @@ async def test_held_requests_shut_the_gate_and_released_ones_open_it() -> None:
     connection.connection_lost(None)
 
 
-# -- requests that are put off ---------------------------------------------------------------------
+# -- deferred requests -----------------------------------------------------------------------------
 
 
-def putting_off(kept: list[Resume]) -> Handler:
+def deferring(deferred: list[Resume]) -> Handler:
     def handle(connection: Connection, request: Command) -> None:
-        kept.append(connection.defer(request))
+        deferred.append(connection.defer(request))
 
     return handle
 
 
-async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() -> None:
-    kept: list[Resume] = []
-    connection, transport, arrive = made(putting_off(kept))
+async def test_deferred_requests_are_answered_when_they_are_resumed() -> None:
+    deferred: list[Resume] = []
+    connection, transport, arrive = made(deferring(deferred))
     oneway = encode(Command(code=1, opaque=9, flag=FLAG_ONEWAY))
     arrive(frames(2) + oneway + frames(2, first=2))
     assert not transport.written
@@ -378,11 +378,11 @@ async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() 
     async def later() -> Command:
         return Command(code=5)
 
-    kept[3](lambda: Command(code=3))
-    kept[0](refused)
-    kept[2](lambda: Command(code=0))
-    kept[1](later)
-    kept[4](lambda: None)
+    deferred[3](lambda: Command(code=3))
+    deferred[0](refused)
+    deferred[2](lambda: Command(code=0))
+    deferred[1](later)
+    deferred[4](lambda: None)
     for _ in range(3):
         await asyncio.sleep(0)
     found, _ = split(transport.written)
@@ -391,26 +391,26 @@ async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() 
     connection.connection_lost(None)
 
 
-async def test_requests_that_were_put_off_shut_the_gate_until_they_are_taken_up() -> None:
-    kept: list[Resume] = []
+async def test_deferred_requests_shut_the_gate_until_they_are_resumed() -> None:
+    deferred: list[Resume] = []
     limits = Limits(requests_in_flight_per_connection=4)
-    connection, transport, arrive = made(putting_off(kept), limits)
+    connection, transport, arrive = made(deferring(deferred), limits)
     arrive(frames(6))
-    assert len(kept) == 4
+    assert len(deferred) == 4
     assert not transport.is_reading()
-    for take_up in tuple(kept):
-        take_up(lambda: Command(code=0))
+    for resume in tuple(deferred):
+        resume(lambda: Command(code=0))
     await asyncio.sleep(0)
     assert transport.is_reading()
-    assert len(kept) == 6
+    assert len(deferred) == 6
     assert opaques(transport.written) == [0, 1, 2, 3]
     connection.connection_lost(None)
 
 
-async def test_what_was_put_off_is_done_even_if_the_peer_is_gone() -> None:
-    kept: list[Resume] = []
+async def test_deferred_work_runs_even_if_the_connection_is_lost() -> None:
+    deferred: list[Resume] = []
     done: list[str] = []
-    connection, transport, arrive = made(putting_off(kept))
+    connection, transport, arrive = made(deferring(deferred))
     arrive(frames(1))
     connection.abort("a test")
 
@@ -418,31 +418,31 @@ async def test_what_was_put_off_is_done_even_if_the_peer_is_gone() -> None:
         done.append("work")
         return Command(code=0)
 
-    kept[0](work)
+    deferred[0](work)
     assert (done, transport.written) == (["work"], b"")
     connection.connection_lost(None)
 
 
-async def test_a_drain_waits_for_what_was_put_off() -> None:
-    kept: list[Resume] = []
-    connection, transport, arrive = made(putting_off(kept))
+async def test_a_drain_waits_for_deferred_requests() -> None:
+    deferred: list[Resume] = []
+    connection, transport, arrive = made(deferring(deferred))
     arrive(frames(2))
     connection.drain()
-    kept[0](lambda: Command(code=0))
+    deferred[0](lambda: Command(code=0))
     assert transport.ended == ""
-    kept[1](lambda: Command(code=0))
+    deferred[1](lambda: Command(code=0))
     assert connection.closed
     assert opaques(transport.written) == [0, 1]
     connection.connection_lost(None)
 
 
-async def test_gathered_answers_leave_together() -> None:
-    kept: list[Resume] = []
-    connection, transport, arrive = made(putting_off(kept))
+async def test_held_responses_are_sent_together() -> None:
+    deferred: list[Resume] = []
+    connection, transport, arrive = made(deferring(deferred))
     arrive(frames(3))
-    for take_up in kept:
+    for resume in deferred:
         connection.hold_responses()
-        take_up(lambda: Command(code=0))
+        resume(lambda: Command(code=0))
         await asyncio.sleep(0)
     assert not transport.writes
     connection.send_held()
@@ -451,26 +451,26 @@ async def test_gathered_answers_leave_together() -> None:
     connection.connection_lost(None)
 
 
-async def test_gathered_answers_leave_with_those_to_sends() -> None:
-    kept: list[Resume] = []
+async def test_held_responses_are_sent_with_deferred_ones() -> None:
+    deferred: list[Resume] = []
 
     def handle(connection: Connection, request: Command) -> Command | None:
         if request.opaque:
             return Command(code=0)
-        kept.append(connection.defer(request))
+        deferred.append(connection.defer(request))
         return None
 
     connection, transport, arrive = made(handle)
     arrive(frames(1))
     connection.hold_responses()
-    kept[0](lambda: Command(code=0))
+    deferred[0](lambda: Command(code=0))
     arrive(frames(1, first=1))
     await asyncio.sleep(0)
-    assert not transport.writes, "what is asked beside waits, too"
-    connection.pay(frames(1, first=2))
+    assert not transport.writes, "other responses of the connection are held, too"
+    connection.send_deferred(frames(1, first=2))
     assert opaques(transport.written) == [0, 1, 2]
     connection.send_held()
     assert len(transport.writes) == 1
-    connection.pay(frames(1, first=3))
+    connection.send_deferred(frames(1, first=3))
     assert opaques(transport.written) == [0, 1, 2, 3]
     connection.connection_lost(None)

@@ -1,4 +1,4 @@
-"""What a failed handler's request is answered."""
+"""Responses to failed and refused requests."""
 
 import pytest
 

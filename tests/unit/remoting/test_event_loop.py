@@ -11,12 +11,12 @@ async def _which() -> str:
     return type(asyncio.get_running_loop()).__module__
 
 
-def test_uvloop_runs_where_it_is_installed() -> None:
+def test_uvloop_is_used_if_installed() -> None:
     pytest.importorskip("uvloop")
     assert run(_which()).startswith("uvloop")
 
 
-def test_asyncio_runs_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_is_used_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
     loop = new_event_loop()
     try:

@@ -1,4 +1,4 @@
-"""Limits: the defaults that users rely on, and values that cannot work."""
+"""Limits: defaults and invalid values."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def test_the_defaults_are_rocketmqs_where_it_has_one() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits)])
-def test_nothing_may_be_zero(name: str) -> None:
+def test_zero_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"limit {name} is 0"):
         dataclasses.replace(Limits(), **{name: 0})
 

@@ -1,9 +1,9 @@
-"""Lines in the log are limited by the second, and those left out are told."""
+"""Log lines are limited per second, and dropped ones are counted."""
 
 from tianzhou.remoting.log_rate_limit import LINES_A_SECOND, LogRateLimit
 
 
-def test_so_many_lines_a_second_and_then_how_many_were_left_out() -> None:
+def test_lines_are_limited_per_second_and_dropped_ones_reported() -> None:
     now_s = 7.25
     limit = LogRateLimit(lambda: now_s)
     written = [limit.ending() for _ in range(LINES_A_SECOND + 3)]

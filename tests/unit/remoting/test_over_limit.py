@@ -1,4 +1,4 @@
-"""The head of the first frame of a newcomer that is turned away, whatever body it announces."""
+"""The head of the first frame of a refused connection, whatever body it announces."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tianzhou.remoting.over_limit import HEAD_MAX_BYTES, read_head
 
 
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-def test_a_head_is_read_as_soon_as_it_is_there(encoding: HeaderEncoding) -> None:
+def test_a_head_is_read_when_it_is_complete(encoding: HeaderEncoding) -> None:
     body = b"x" * 1000
     request = Command(code=310, opaque=7, ext_fields={"a": "b"}, body=body, encoding=encoding)
     frame = encode(request)
@@ -31,6 +31,6 @@ def test_a_head_is_read_as_soon_as_it_is_there(encoding: HeaderEncoding) -> None
         b"\0" * 8,
     ],
 )
-def test_what_is_no_frame_is_not_waited_for(received: bytes) -> None:
+def test_an_invalid_frame_is_refused_before_it_is_complete(received: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_head(received)

@@ -1,4 +1,4 @@
-"""A frame in pieces: whatever the pieces, the same frame; a lying length costs nothing."""
+"""A frame in pieces: any split gives the same frame; a false length costs no memory."""
 
 import struct
 import tracemalloc
@@ -22,7 +22,7 @@ def frame_of(payload: bytes) -> bytes:
     st.lists(st.integers(1, 9), max_size=70),
     st.binary(max_size=5),
 )
-def test_pieces_make_the_frame_and_nothing_more_is_taken(
+def test_pieces_make_the_frame_and_no_further_byte_is_copied(
     payload: bytes, pieces: list[int], beyond: bytes
 ) -> None:
     frame = frame_of(payload)
@@ -35,13 +35,13 @@ def test_pieces_make_the_frame_and_nothing_more_is_taken(
         assert len(partial) == taken
     assert partial.complete
     assert taken == len(frame)
-    assert bytes(partial.take()) == frame
+    assert bytes(partial.pop()) == frame
     assert len(partial) == 0
     assert not partial.complete
 
 
 @pytest.mark.parametrize("length", [0, 3, LIMIT + 1, 2**31, 2**32 - 1])
-def test_an_impossible_length_is_refused_with_its_last_byte(length: int) -> None:
+def test_an_invalid_length_is_refused_with_its_last_byte(length: int) -> None:
     prefix = memoryview(struct.pack(">I", length))
     partial = PartialFrame(LIMIT)
     assert partial.add(prefix[:3]) == 3
@@ -49,7 +49,7 @@ def test_an_impossible_length_is_refused_with_its_last_byte(length: int) -> None
         partial.add(prefix[3:])
 
 
-def test_memory_grows_with_what_arrives_not_with_what_is_promised() -> None:
+def test_memory_grows_with_received_bytes_not_with_the_length_prefix() -> None:
     partial = PartialFrame(16 * 1024 * 1024)
     promise = memoryview(struct.pack(">I", 16 * 1024 * 1024) + bytes(1000))
     piece = memoryview(bytes(100_000))

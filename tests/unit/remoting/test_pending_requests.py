@@ -1,4 +1,4 @@
-"""Waiting requests: numbers, answers, time-outs, and the end of all."""
+"""Pending requests: opaques, responses, time-outs, and lost connections."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def _future() -> asyncio.Future[Command]:
     return asyncio.get_running_loop().create_future()
 
 
-async def test_an_answer_finds_its_request_once() -> None:
+async def test_a_response_is_matched_to_its_request_once() -> None:
     pending = PendingRequests()
     first, second = _future(), _future()
     one = pending.add(first, 1, 100, 1.0)
@@ -27,7 +27,7 @@ async def test_an_answer_finds_its_request_once() -> None:
     assert len(pending) == 1
 
 
-async def test_numbers_go_round_and_skip_those_in_use() -> None:
+async def test_opaques_wrap_around_and_skip_those_in_use() -> None:
     pending = PendingRequests(opaque_max=5)
     assert [pending.add(_future(), 1, 100, 1.0) for _ in range(3)] == [0, 1, 2]
     assert [pending.next_opaque() for _ in range(3)] == [3, 4, 5]
@@ -36,7 +36,7 @@ async def test_numbers_go_round_and_skip_those_in_use() -> None:
     assert [pending.next_opaque() for _ in range(3)] == [1, 3, 4]
 
 
-async def test_only_what_is_late_expires() -> None:
+async def test_only_requests_past_their_deadline_expire() -> None:
     pending = PendingRequests()
     late, early = _future(), _future()
     pending.add(early, 105, 500, 0.5)
@@ -55,7 +55,7 @@ async def test_only_what_is_late_expires() -> None:
     assert len(pending) == 0
 
 
-async def test_the_next_deadline_is_never_after_the_true_one() -> None:
+async def test_the_next_deadline_is_a_lower_bound() -> None:
     pending = PendingRequests()
     deadlines = [5.0, 3.0, 4.0, 2.0, 6.0]
     numbers = [pending.add(_future(), 1, 1, deadline) for deadline in deadlines]
@@ -66,7 +66,7 @@ async def test_the_next_deadline_is_never_after_the_true_one() -> None:
     pending.fail_all(ConnectionClosed("over"))
 
 
-async def test_a_lost_connection_fails_all_with_errors_of_their_own() -> None:
+async def test_a_lost_connection_fails_each_request_with_its_own_exception() -> None:
     pending = PendingRequests()
     futures = [_future() for _ in range(3)]
     for future in futures:
@@ -80,7 +80,7 @@ async def test_a_lost_connection_fails_all_with_errors_of_their_own() -> None:
     assert pending.next_deadline_s == NEVER_S
 
 
-async def test_nobody_is_told_twice() -> None:
+async def test_no_waiter_is_called_twice() -> None:
     pending = PendingRequests()
     future = _future()
     opaque = pending.add(future, 1, 100, 1.0)

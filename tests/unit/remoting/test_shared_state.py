@@ -1,4 +1,4 @@
-"""The shared timer and the shared memory bound, with connections made of values."""
+"""The shared timer and the shared memory limits, with fake connections."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from tianzhou.remoting.shared_state import SharedState
 
 @dataclass(eq=False)
 class ManagedConnection:
-    """A connection that notes what is asked of it."""
+    """A connection that records calls."""
 
     shared: "SharedState[ManagedConnection]"
     kept_bytes: int = 0
@@ -98,7 +98,7 @@ async def test_a_nearer_deadline_moves_the_timer_and_a_farther_one_does_not() ->
     shared.remove(line)
 
 
-async def test_the_greediest_are_cut_until_the_rest_fits() -> None:
+async def test_connections_with_most_unread_bytes_are_cut() -> None:
     shared = _board(Limits(kept_bytes=100))
     lines = [ManagedConnection(shared, kept_bytes=size) for size in (10, 60, 70, 20)]
     for line in lines:
@@ -108,12 +108,12 @@ async def test_the_greediest_are_cut_until_the_rest_fits() -> None:
     assert [bool(line.cuts) for line in lines] == [False, False, True, False]
     assert shared.kept_bytes == 90
     (reason,) = lines[2].cuts
-    assert reason.startswith("keeps 70 bytes of unfinished frames, most of 160 in all; 100 are")
+    assert reason == "70 bytes are unread, most of 160 in all; 100 are allowed"
     await shared.cut_rest("over")
     assert not shared.connections
 
 
-async def test_a_task_that_fails_is_logged_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_task_is_logged_and_removed(caplog: pytest.LogCaptureFixture) -> None:
     shared = _board()
 
     async def fail() -> None:
@@ -125,7 +125,7 @@ async def test_a_task_that_fails_is_logged_and_forgotten(caplog: pytest.LogCaptu
     assert caplog.messages == ["a handler's task failed"]
 
 
-async def test_complaints_are_told_once_a_minute_and_the_rest_at_the_end(
+async def test_failures_are_logged_once_a_minute_and_the_rest_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shared = _board()
@@ -136,7 +136,7 @@ async def test_complaints_are_told_once_a_minute_and_the_rest_at_the_end(
     assert caplog.messages[1:] == ["kind: 4 more since the last such line"]
 
 
-def test_it_belongs_to_one_loop() -> None:
+def test_it_is_bound_to_one_loop() -> None:
     shared: SharedState[ManagedConnection] = SharedState(Limits(), serves=True)
 
     async def start() -> None:
@@ -144,11 +144,11 @@ def test_it_belongs_to_one_loop() -> None:
         shared.start()
 
     asyncio.run(start())
-    with pytest.raises(RuntimeError, match="this is another"):
+    with pytest.raises(RuntimeError, match="two event loops"):
         asyncio.run(start())
 
 
-async def test_those_that_read_least_are_cut_until_the_rest_fits() -> None:
+async def test_connections_with_most_unsent_bytes_are_cut() -> None:
     shared = _board(Limits(unsent_bytes=100))
     lines = [ManagedConnection(shared, unsent_bytes=size) for size in (10, 60, 70, 20)]
     for line in lines:
@@ -165,7 +165,7 @@ async def test_those_that_read_least_are_cut_until_the_rest_fits() -> None:
         shared.remove(line)
 
 
-async def test_what_nobody_counted_is_counted_by_the_sweep() -> None:
+async def test_the_sweep_counts_unsent_bytes() -> None:
     shared = _board(Limits(unsent_bytes=100, idle_ms=40))
     line = ManagedConnection(shared, unsent_bytes=500)
     shared.add(line)
@@ -182,7 +182,7 @@ async def test_addresses_are_counted_while_they_have_connections() -> None:
     assert shared.hosts == {"a": 2, "b": 1}
     for line in lines[:1] * 2:
         shared.remove(line)
-    assert shared.hosts == {"a": 1, "b": 1}, "nobody leaves twice"
+    assert shared.hosts == {"a": 1, "b": 1}, "a second removal has no effect"
     for line in lines[1:]:
         shared.remove(line)
     assert not shared.hosts

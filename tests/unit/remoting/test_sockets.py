@@ -1,4 +1,4 @@
-"""Sockets before they carry frames."""
+"""Opening sockets."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from tianzhou.remoting import sockets
 from tianzhou.remoting.limits import Limits
 
 
-def test_options_send_at_once_and_notice_a_vanished_peer() -> None:
+def test_options_send_at_once_and_detect_a_vanished_peer() -> None:
     with socket.socket() as sock:
         sockets.set_options(sock, Limits(vanished_ms=40_000))
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -36,7 +36,7 @@ async def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
 
 
 async def test_connecting_tries_every_address() -> None:
-    # "localhost" may be ::1 first, where nobody listens.
+    # "localhost" may be ::1 first, without a listener.
     (listening,) = await sockets.listening("127.0.0.1", 0, 10)
     with listening:
         sock = await sockets.connected("localhost", listening.getsockname()[1], 5, Limits())
@@ -44,7 +44,7 @@ async def test_connecting_tries_every_address() -> None:
             assert sock.getpeername()[0] == "127.0.0.1"
 
 
-async def test_connecting_in_vain_leaves_no_socket() -> None:
+async def test_a_failed_connect_closes_its_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(OSError, match=r"Connect call failed|refused"):

@@ -28,7 +28,7 @@ from tianzhou.remoting.quota import files
 from tianzhou.remoting.quota.buckets import Rate
 from tianzhou.remoting.quota.files import (
     First,
-    Said,
+    QuotaSection,
     ServerQuotaFile,
     ServerRules,
     check_all_numbers,
@@ -37,7 +37,7 @@ from tianzhou.remoting.quota.files import (
 )
 
 
-class TopicRule(Said, frozen=True, kw_only=True):
+class TopicRule(QuotaSection, frozen=True, kw_only=True):
     """The limits of each matching topic."""
 
     topic: str
@@ -45,7 +45,7 @@ class TopicRule(Said, frozen=True, kw_only=True):
     bytes_per_second: float | None = None
 
 
-class GroupRule(Said, frozen=True, kw_only=True):
+class GroupRule(QuotaSection, frozen=True, kw_only=True):
     """The limit of each matching group."""
 
     group: str
@@ -59,7 +59,11 @@ class QuotaFile(ServerQuotaFile, frozen=True, kw_only=True):
     groups: list[GroupRule] = []  # noqa: RUF012 - msgspec copies it
 
 
-_PARTS: Mapping[str, type[Said]] = {**files.PARTS, "topics": TopicRule, "groups": GroupRule}
+_SECTIONS: Mapping[str, type[QuotaSection]] = {
+    **files.SECTIONS,
+    "topics": TopicRule,
+    "groups": GroupRule,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,11 @@ class Rules(ServerRules):
         return self.client, self.topic, self.group
 
 
-def make_rules(said: QuotaFile) -> Rules:
+def make_rules(quota_file: QuotaFile) -> Rules:
     """Raises ConfigError for an invalid number or pattern."""
-    of_server, burst_s = make_server_rules(said), said.burst_seconds
-    check_all_numbers(said.topics, "topics")
-    check_all_numbers(said.groups, "groups")
+    of_server, burst_s = make_server_rules(quota_file), quota_file.burst_seconds
+    check_all_numbers(quota_file.topics, "topics")
+    check_all_numbers(quota_file.groups, "groups")
     topics = (
         (
             _is_name(rule.topic),
@@ -95,9 +99,11 @@ def make_rules(said: QuotaFile) -> Rules:
                 _rate(rule.messages_per_second, burst_s), _rate(rule.bytes_per_second, burst_s)
             ),
         )
-        for rule in said.topics
+        for rule in quota_file.topics
     )
-    groups = ((_is_name(rule.group), Rate(rule.pulls_per_second, burst_s)) for rule in said.groups)
+    groups = (
+        (_is_name(rule.group), Rate(rule.pulls_per_second, burst_s)) for rule in quota_file.groups
+    )
     return Rules(
         connections=of_server.connections,
         in_flight=of_server.in_flight,
@@ -125,4 +131,4 @@ def read_rules(path: Path) -> Rules:
 
 def parse_quota(text: str) -> QuotaFile:
     """Raises ConfigError."""
-    return files.parse_quota(text, QuotaFile, _PARTS)
+    return files.parse_quota(text, QuotaFile, _SECTIONS)

@@ -197,10 +197,10 @@ class FastPath:
             deps.stats.took(took_ms)
         if not self._waits:
             for connection, answers, _ in unsent:
-                connection.pay(answers)
+                connection.send_deferred(answers)
             return
         for connection, answers, send_count in unsent:
-            connection.pay(b"")
+            connection.send_deferred(b"")
             if answers:
                 # As with handlers, each send counts as waiting for the flush.
                 deps.durability.hold(connection, answers, send_count, store.end_log_offset)
@@ -208,7 +208,7 @@ class FastPath:
     def _refuse(self, unsent: list[_Unsent], error: StoreError) -> None:
         for connection, answers, send_count in unsent:
             self._deps.stats.put_failures += send_count
-            connection.pay(with_outcome(answers, error))
+            connection.send_deferred(with_outcome(answers, error))
 
     def _disable(self) -> None:
         self._is_broken = True

@@ -49,7 +49,7 @@ from tianzhou.remoting import error_responses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.pending_requests import Waiter
-from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures
 
 log = logging.getLogger(__name__)
 
@@ -438,7 +438,7 @@ class Hub:
         for waiter in self.replies.values():
             waiter.cancel()
         await self._client.close()
-        for kind, count in self._repeats.untold():
+        for kind, count in self._repeats.pop_unlogged():
             log.info("%s: %d more warnings were suppressed", kind, count)
 
     def _check_open(self) -> None:
@@ -450,9 +450,8 @@ class Hub:
             )
 
     def _warn(self, kind: str, text: str) -> None:
-        unlogged_count = self._repeats.note(kind, self.loop.time())
-        if unlogged_count is not None:
-            log.warning("%s%s", text, and_more(unlogged_count))
+        if (ending := self._repeats.ending(kind, self.loop.time())) is not None:
+            log.warning("%s%s", text, ending)
 
 
 def is_logged_by_hub(error: TianzhouError) -> bool:

@@ -23,7 +23,7 @@ from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.observe.telemetry import Telemetry
 from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.errors import ConfigError
-from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +126,12 @@ class Caller:
         self, handler: BoundHandler, messages: list[ReceivedMessage], error: Exception
     ) -> None:
         now_s = asyncio.get_running_loop().time()
-        suppressed = self._repeats.note((handler.topic, type(error)), now_s)
-        if suppressed is None:
+        ending = self._repeats.ending((handler.topic, type(error)), now_s)
+        if ending is None:
             return
         log.warning(
             "group %s, topic %s: the handler failed with message %s%s",
-            self._group, handler.topic, messages[0].msg_id, and_more(suppressed), exc_info=error,
+            self._group, handler.topic, messages[0].msg_id, ending, exc_info=error,
         )  # fmt: skip
 
 

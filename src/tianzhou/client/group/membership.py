@@ -32,7 +32,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures
 
 log = logging.getLogger(__name__)
 
@@ -184,9 +184,9 @@ class Membership(Lifetime):
 
     def _warn(self, kind: tuple[str, object], text: str) -> None:
         """Log a warning, rate limited by kind."""
-        suppressed = self._repeats.note(kind, asyncio.get_running_loop().time())
-        if suppressed is not None:
-            log.warning("group %s, %s%s", self._name, text, and_more(suppressed))
+        ending = self._repeats.ending(kind, asyncio.get_running_loop().time())
+        if ending is not None:
+            log.warning("group %s, %s%s", self._name, text, ending)
 
     # -- subscriptions -----------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from tianzhou.protocol.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures
 
 log = logging.getLogger(__name__)
 
@@ -345,8 +345,6 @@ class Tracer:
             out = send_request.outgoing(message, self._topic, unique_ids.next(), self._settings)
             await self._sender.send(out, RetryRule(self._settings.async_retry_count), limit)
         except TianzhouError as error:
-            count = self._repeats.note(type(error).__name__, loop.time())
-            if count is not None:
-                log.warning(
-                    "group %s: trace not sent: %s%s", self.plain_group, error, and_more(count)
-                )
+            ending = self._repeats.ending(type(error).__name__, loop.time())
+            if ending is not None:
+                log.warning("group %s: trace not sent: %s%s", self.plain_group, error, ending)

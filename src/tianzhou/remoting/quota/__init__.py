@@ -1,8 +1,9 @@
-"""What one client may take of a server from the others, by a file that may change at any time.
+"""Quotas: limits per client, from a file that is reloaded when it changes.
 
-addresses  patterns of addresses, for these files and for white lists
-buckets    how fast something may go; values in, values out
-files      the part of a quota file that every server has, and the rule that is for an address
-bodies     how long the body of a request may be, by a table of its server; no setting
-control    the check of each request's address, and the look for changes
+addresses  patterns of addresses, for quota files and white lists
+buckets    token buckets
+files      the sections of a quota file common to all servers, and the rule for an address
+bodies     the longest body of each request code
+tables     limits of tables that requests can grow
+control    checks the address of each request, and reloads the file
 """

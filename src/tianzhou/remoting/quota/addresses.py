@@ -1,4 +1,4 @@
-"""White lists: patterns of addresses that need no signature.
+"""Patterns of addresses, for white lists and quota files.
 
 *                        every address
 10.1.2.3   ::1           one address
@@ -25,7 +25,7 @@ _V6_PARTS, _V6_MAX = 8, 0xFFFF
 
 
 def parse_host(host: str) -> Address | None:
-    """The address of a peer; an IPv4 peer of an IPv6 socket counts as IPv4."""
+    """The address of a peer, None if invalid; IPv4-mapped IPv6 becomes IPv4."""
     try:
         address = ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -36,17 +36,17 @@ def parse_host(host: str) -> Address | None:
 
 
 def parse_pattern(text: str | None) -> Matches:
-    """What the pattern matches; a blank one matches nothing. Raises ConfigError."""
+    """The predicate of a pattern; a blank one matches nothing. Raises ConfigError."""
     if text is None or not text.strip():
         return lambda address: False
     text = text.strip()
     if text in _EVERYTHING:
         return lambda address: True
-    alternatives = [_one(piece) for piece in _pieces(text)]
+    alternatives = [_parse_alternative(piece) for piece in _alternatives(text)]
     return lambda address: any(matches(address) for matches in alternatives)
 
 
-def _pieces(text: str) -> list[str]:
+def _alternatives(text: str) -> list[str]:
     braces = _BRACES.fullmatch(text)
     if braces is not None:
         head, inner = braces.groups()
@@ -54,7 +54,7 @@ def _pieces(text: str) -> list[str]:
     return [piece.strip() for piece in text.split(",")]
 
 
-def _one(text: str) -> Matches:
+def _parse_alternative(text: str) -> Matches:
     try:
         if "/" in text:
             network = ip_network(text, strict=False)

@@ -1,8 +1,8 @@
-"""How long the body of a request may be, by its code.
+"""The longest body of a request, by its code.
 
-Requests carry a few names and numbers, and decoding megabytes of JSON for them would let one peer
-hold up everybody: what is too long is refused before anything looks into it. Each server has a
-table of those that may be longer.
+Most requests have a few names and numbers. Decoding megabytes of JSON for them would block all
+other clients, so a body that is too long is refused before it is decoded. Each server has a table
+of the requests that may be longer.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 
 Longer = Mapping[int, int | None]
-"""The longest body by request code; None if that is for its handler to say."""
+"""The longest body by request code; None if the handler checks it."""
 
 
 def check_body(request: Command, longer: Longer) -> None:
     """Raises RequestError for a body that is too long for its request."""
     size_bytes = len(request.body)
-    # Nearly all bodies are short, and then nothing needs to be looked up.
+    # Fast path: nearly all bodies are short.
     if size_bytes <= BODY_BYTES_MAX:
         return
     max_bytes = longer.get(request.code, BODY_BYTES_MAX)

@@ -1,9 +1,9 @@
-"""Token buckets: how fast something may go.
+"""Token buckets, which limit rates.
 
-A bucket holds so many tokens as may be spent at once and gets `rate` more each second. Whoever
-finds a whole one in it may spend what he needs, even more than there is: then the bucket owes, and
-is shut until the debt is paid. So a single message that is larger than the bucket passes, and on
-average the rate holds all the same.
+A bucket holds the tokens of one burst and gains `rate` tokens each second. A request may pass if at
+least one token is left, and may spend more than are left: then the balance is negative, and further
+requests are refused until a token is left again. So a message larger than the bucket passes,
+and the rate still holds on average.
 
     buckets = Buckets(10_000)
     if buckets.left("orders", rate, now_ms) >= 1:
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much each second, and so many seconds' worth at once."""
+    """Tokens per second, and the length of a burst."""
 
     per_second: float
     burst_s: float = 1.0
 
     @property
     def at_once(self) -> float:
-        """What a full bucket holds; at least one, or nothing would ever pass."""
+        """The capacity of a bucket; at least one, or no request would ever pass."""
         return max(self.per_second * self.burst_s, 1.0)
 
 
@@ -35,10 +35,9 @@ class _Bucket:
 
 
 class Buckets:
-    """One bucket for each key that was seen; a key not seen, or not for long, has a full one.
+    """One bucket per key; the bucket of an unknown key is full.
 
-    At most `count_max` are kept. A flood of new keys makes the one that was used least recently
-    full again, which is the best that bounded memory can do.
+    At most `count_max` are stored; the least recently used is evicted, so it is full again.
     """
 
     __slots__ = ("_buckets", "_count_max")
@@ -51,12 +50,12 @@ class Buckets:
         return len(self._buckets)
 
     def left(self, key: Hashable, rate: Rate, now_ms: int) -> float:
-        """The tokens that are there; below zero is owed."""
+        """The balance in tokens; may be negative."""
         bucket = self._buckets.get(key)
         return rate.at_once if bucket is None else _filled(bucket, rate, now_ms)
 
     def spend(self, key: Hashable, rate: Rate, cost: float, now_ms: int) -> None:
-        """Take tokens, whether they are there or not."""
+        """Subtract tokens; the balance may become negative."""
         bucket = self._buckets.get(key)
         if bucket is None:
             self._buckets[key] = _Bucket(rate.at_once - cost, now_ms)
@@ -68,7 +67,7 @@ class Buckets:
         self._buckets.move_to_end(key)
 
     def clear(self) -> None:
-        """Make all of them full."""
+        """Make all buckets full."""
         self._buckets.clear()
 
 

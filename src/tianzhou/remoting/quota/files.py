@@ -1,4 +1,4 @@
-"""The quota file of a server: what it may say of connections and clients.
+"""The quota file of a server: limits of connections and clients.
 
     connections: {perServer: 20000, perAddress: 500}
     inFlight: {unreadBytes: 268435456, unsentBytes: 1073741824, handledBytes: 536870912}
@@ -6,8 +6,8 @@
     clients:
       - {address: 10.1.2.*, requestsPerSecond: 5000}
 
-Of each list the first rule that matches counts; addresses are what white lists take. What a rule
-does not limit is not limited. A broker's file says more (`broker/quota/rules`).
+The first matching rule of a list applies; addresses have the patterns of white lists. Anything
+without a limit is not limited. A broker's file has further sections (`broker/quota/rules`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,18 +24,18 @@ from tianzhou.remoting.quota.buckets import Rate
 
 _SIZE_MAX = 4 * 1024 * 1024
 _BURST_MAX_S = 3600.0
-_REMEMBERED_MAX = 65_536
+_CACHED_MAX = 65_536
 
 RuleT = TypeVar("RuleT")
 FileT = TypeVar("FileT", bound="ServerQuotaFile")
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of the file; every number in it is above 0."""
+class QuotaSection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A section of the file; every number in it is above 0."""
 
 
-class Connections(Said, frozen=True, kw_only=True):
-    """How many may be open."""
+class Connections(QuotaSection, frozen=True, kw_only=True):
+    """The number of open connections."""
 
     per_server: int | None = None
     per_broker: int | None = None
@@ -43,7 +43,7 @@ class Connections(Said, frozen=True, kw_only=True):
     per_address: int | None = None
 
 
-class InFlight(Said, frozen=True, kw_only=True):
+class InFlight(QuotaSection, frozen=True, kw_only=True):
     """Bytes in memory over all connections."""
 
     unread_bytes: int | None = None
@@ -51,14 +51,14 @@ class InFlight(Said, frozen=True, kw_only=True):
     handled_bytes: int | None = None
 
 
-class ClientRule(Said, frozen=True, kw_only=True):
-    """What each address may ask for."""
+class ClientRule(QuotaSection, frozen=True, kw_only=True):
+    """The limit of each matching address."""
 
     address: str
     requests_per_second: float
 
 
-class ServerQuotaFile(Said, frozen=True, kw_only=True):
+class ServerQuotaFile(QuotaSection, frozen=True, kw_only=True):
     """The whole file; an empty one limits nothing."""
 
     connections: Connections = Connections()
@@ -67,20 +67,20 @@ class ServerQuotaFile(Said, frozen=True, kw_only=True):
     clients: list[ClientRule] = []
 
 
-PARTS: Mapping[str, type[Said]] = {
+SECTIONS: Mapping[str, type[QuotaSection]] = {
     "connections": Connections, "inFlight": InFlight, "clients": ClientRule
 }  # fmt: skip
-"""What stands under each name."""
+"""The class of each section."""
 
 
 class First(Generic[RuleT]):
-    """The first of some rules that matches a key; answers are remembered."""
+    """Finds the first rule that matches a key; results are cached."""
 
-    __slots__ = ("_known", "_matchers")
+    __slots__ = ("_cached", "_matchers")
 
     def __init__(self, matchers: Iterable[tuple[Callable[[str], bool], RuleT]] = ()) -> None:
         self._matchers = list(matchers)
-        self._known: dict[str, RuleT | None] = {}
+        self._cached: dict[str, RuleT | None] = {}
 
     def __len__(self) -> int:
         return len(self._matchers)
@@ -89,14 +89,14 @@ class First(Generic[RuleT]):
         if not self._matchers:
             return None
         try:
-            return self._known[key]
+            return self._cached[key]
         except KeyError:
             pass
-        if len(self._known) >= _REMEMBERED_MAX:
-            self._known.clear()
-        found = next((rule for matches, rule in self._matchers if matches(key)), None)
-        self._known[key] = found
-        return found
+        if len(self._cached) >= _CACHED_MAX:
+            self._cached.clear()
+        first = next((rule for matches, rule in self._matchers if matches(key)), None)
+        self._cached[key] = first
+        return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,47 +110,47 @@ class ServerRules:
 
     @property
     def count(self) -> int:
-        """For people: how many limits there are."""
-        said = [
-            getattr(part, name)
-            for part in (self.connections, self.in_flight)
-            for name in part.__struct_fields__
+        """The number of limits, for the log."""
+        values = [
+            getattr(section, name)
+            for section in (self.connections, self.in_flight)
+            for name in section.__struct_fields__
         ]
-        return sum(map(len, self.lists)) + sum(each is not None for each in said)
+        return sum(map(len, self.lists)) + sum(each is not None for each in values)
 
     @property
     def lists(self) -> tuple[First[Any], ...]:
-        """All that are lists of rules."""
+        """All lists of rules."""
         return (self.client,)
 
 
-def make_server_rules(said: ServerQuotaFile) -> ServerRules:
-    """Raises ConfigError for a number or a pattern that cannot be."""
-    burst_s = said.burst_seconds
+def make_server_rules(quota_file: ServerQuotaFile) -> ServerRules:
+    """Raises ConfigError for an invalid number or pattern."""
+    burst_s = quota_file.burst_seconds
     if not 0 < burst_s <= _BURST_MAX_S:
         raise ConfigError(f"burstSeconds is {burst_s:g}, above 0 to {_BURST_MAX_S:g} can be")
-    for part, where in ((said.connections, "connections"), (said.in_flight, "inFlight")):
-        check_numbers(part, where)
-    check_all_numbers(said.clients, "clients")
+    connections, in_flight = quota_file.connections, quota_file.in_flight
+    check_numbers(connections, "connections")
+    check_numbers(in_flight, "inFlight")
+    check_all_numbers(quota_file.clients, "clients")
     clients = (
-        (_is_host(rule.address), Rate(rule.requests_per_second, burst_s)) for rule in said.clients
+        (_is_host(rule.address), Rate(rule.requests_per_second, burst_s))
+        for rule in quota_file.clients
     )
-    return ServerRules(
-        connections=said.connections, in_flight=said.in_flight, client=First(clients)
-    )
+    return ServerRules(connections=connections, in_flight=in_flight, client=First(clients))
 
 
-def check_all_numbers(rules: Iterable[Said], where: str) -> None:
-    """Raises ConfigError for a number that cannot be."""
+def check_all_numbers(rules: Iterable[QuotaSection], where: str) -> None:
+    """Raises ConfigError for an invalid number."""
     for number, rule in enumerate(rules, 1):
         check_numbers(rule, f"{where}, rule {number}")
 
 
-def check_numbers(part: Said, where: str) -> None:
-    """Raises ConfigError for a number that cannot be."""
-    for field in msgspec.structs.fields(part):
-        value = getattr(part, field.name)
-        # A comparison is false for what is no number, too.
+def check_numbers(section: QuotaSection, where: str) -> None:
+    """Raises ConfigError for an invalid number."""
+    for field in msgspec.structs.fields(section):
+        value = getattr(section, field.name)
+        # Written so that NaN is refused, too.
         if isinstance(value, int | float) and not 0 < value < float("inf"):
             raise ConfigError(f"{where}: {field.encode_name} is {value:g}, it must be above 0")
 
@@ -171,14 +171,14 @@ def _is_host(pattern: str) -> Callable[[str], bool]:
 
 
 def read_server_rules(path: Path) -> ServerRules:
-    """The rules of a server that has no topics. Raises ConfigError that names the file."""
+    """The rules of a server without topics. Raises ConfigError that names the file."""
     return read_quota(
-        path, lambda text: make_server_rules(parse_quota(text, ServerQuotaFile, PARTS))
+        path, lambda text: make_server_rules(parse_quota(text, ServerQuotaFile, SECTIONS))
     )
 
 
 def read_quota(path: Path, parse: Callable[[str], RuleT]) -> RuleT:
-    """The rules of a file. Raises ConfigError that names it and, where it can, the line."""
+    """The rules of a file. Raises ConfigError that names it and, if known, the line."""
     text = read_text(path, _SIZE_MAX)
     try:
         return parse(text)
@@ -186,18 +186,18 @@ def read_quota(path: Path, parse: Callable[[str], RuleT]) -> RuleT:
         raise ConfigError(f"{path}: {e}") from e
 
 
-def parse_quota(text: str, kind: type[FileT], parts: Mapping[str, type[Said]]) -> FileT:
+def parse_quota(text: str, kind: type[FileT], sections: Mapping[str, type[QuotaSection]]) -> FileT:
     """Raises ConfigError."""
     data: Any = parse_yaml(text)
     if data is None:
         return kind()
     check_names(data, kind, "the file")
-    for name, part_kind in parts.items():
-        part = cast("dict[str, object]", data).get(name)
-        members = cast("list[object]", part) if isinstance(part, list) else [part]
+    for name, section_kind in sections.items():
+        section = cast("dict[str, object]", data).get(name)
+        members = cast("list[object]", section) if isinstance(section, list) else [section]
         for each in members:
             if each not in (None, ""):
-                check_names(each, part_kind, name)
+                check_names(each, section_kind, name)
     try:
         return msgspec.convert(data, kind, strict=False)
     except msgspec.ValidationError as e:

@@ -1,1 +1,1 @@
-"""TLS: contexts, settings, and certificates that are renewed while a server runs."""
+"""TLS: contexts, settings, and the reload of certificates."""

@@ -1,9 +1,8 @@
 """TLS: the settings of a server or a client, and the SSL contexts made from them.
 
 A server in permissive mode serves TLS and plain peers on one port: a TLS handshake begins with the
-byte 0x16, a frame with the top byte of its length, which is 0 or 1. Certificates are read from
-files when a context is made; a server or client that is told to reload makes a new one for
-connections to come.
+byte 0x16, a frame with the top byte of its length, which is 0 or 1. Certificates are loaded when a
+context is made; a reload makes a new context for new connections.
 """
 
 import ssl
@@ -18,7 +17,7 @@ TLS_GOODBYE_S = 2.0
 
 
 class TlsMode(StrEnum):
-    """What a server does with TLS; the values are RocketMQ's (`tls.server.mode`)."""
+    """The TLS mode of a server; the values are RocketMQ's (`tls.server.mode`)."""
 
     OFF = "disabled"
     PERMISSIVE = "permissive"
@@ -26,7 +25,7 @@ class TlsMode(StrEnum):
 
 
 class ClientCertificates(StrEnum):
-    """What a server asks of clients; RocketMQ's values (`tls.server.need.client.auth`)."""
+    """Whether clients need certificates; RocketMQ's values (`tls.server.need.client.auth`)."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -35,21 +34,17 @@ class ClientCertificates(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Settings. A server needs a certificate; a client needs none, but may have one."""
+    """Settings. A certificate is required for a server, optional for a client."""
 
     mode: TlsMode = TlsMode.ENFORCING  # servers only
     certificate: Path | None = None  # own chain, PEM
-    key: Path | None = None  # its private key, PEM; None if the certificate's file has it, too
+    key: Path | None = None  # its private key, PEM; None if it is in the file of the certificate
     key_password: str | None = None  # for an encrypted key
-    trusted: Path | None = (
-        None  # authorities that sign the peers' certificates, PEM; None: the system's
-    )
+    trusted: Path | None = None  # certificate authorities of the peers, PEM; None: the system's
     client_certificates: ClientCertificates = ClientCertificates.NONE  # servers only
-    verify: bool = (
-        True  # clients only; False accepts any server, as RocketMQ's clients do by default
-    )
+    verify: bool = True  # clients only; False accepts any server, RocketMQ's default
     check_name: bool = True  # clients only; the certificate must name the host that was dialled
-    server_name: str | None = None  # clients only; the name to expect instead of the dialled host
+    server_name: str | None = None  # clients only; the expected name instead of the dialled host
 
     def server_context(self) -> ssl.SSLContext | None:
         """The context of a server, None if TLS is off. Raises ConfigError."""
@@ -86,7 +81,7 @@ class Tls:
         for path in (self.certificate, self.key):
             _check_ordinary(path)
         try:
-            # A password function that has none keeps OpenSSL from asking at the terminal.
+            # Without a password function OpenSSL would prompt at the terminal.
             context.load_cert_chain(self.certificate, self.key, lambda: self.key_password or "")
         except OSError as error:
             files = self.certificate if self.key is None else f"{self.certificate}, {self.key}"
@@ -105,6 +100,6 @@ class Tls:
 
 
 def _check_ordinary(path: Path | None) -> None:
-    """OpenSSL would wait for ever for a writer of a pipe."""
+    """Refuses pipes: OpenSSL would wait for ever for a writer."""
     if path is not None and path.exists() and not path.is_file():
         raise ConfigError(f"{path}: is no ordinary file")

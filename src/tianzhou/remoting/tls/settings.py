@@ -1,7 +1,7 @@
-"""The TLS settings of a server, under RocketMQ's own names: a part of its configuration.
+"""The TLS settings of a server, with RocketMQ's names.
 
-A server has ports, and connections that it opens itself: a broker's to nameservers and other
-brokers, a nameserver's to brokers. Each side has its own certificate, and may do without one.
+There is one set for its ports, and one for the connections that it opens: a broker's to nameservers
+and other brokers, a nameserver's to brokers. Each has its own certificate, or none.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
@@ -19,7 +19,7 @@ from tianzhou.remoting.tls.contexts import ClientCertificates, Tls, TlsMode
 # Without slots: the broker inherits from two classes of settings, and only one may have them.
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
-    """What the ports have to know (tlsServer...), and what its own calls have to (tlsClient...)."""
+    """Settings of the ports (tlsServer...) and of outgoing connections (tlsClient...)."""
 
     tls_mode: TlsMode = setting(
         TlsMode.PERMISSIVE,
@@ -70,7 +70,7 @@ class TlsSettings:
 
 
 def tls_of(settings: TlsSettings) -> Tls | None:
-    """The TLS of the ports, None for plain. Raises ConfigError for half of a setting."""
+    """The TLS of the ports, None for plain. Raises ConfigError for incomplete settings."""
     if settings.tls_mode is TlsMode.OFF:
         return None
     if settings.tls_server_cert_path is None:
@@ -90,11 +90,9 @@ def tls_of(settings: TlsSettings) -> Tls | None:
 
 
 def client_tls_of(settings: TlsSettings) -> Tls | None:
-    """The TLS of the program's own connections, None for plain. Raises ConfigError."""
-    wanted = settings.use_tls
-    if wanted is None:
-        wanted = settings.tls_mode is TlsMode.ENFORCING
-    if not wanted:
+    """The TLS of outgoing connections, None for plain. Raises ConfigError."""
+    is_enforcing = settings.tls_mode is TlsMode.ENFORCING
+    if not (is_enforcing if settings.use_tls is None else settings.use_tls):
         return None
     if settings.tls_client_key_path is not None and settings.tls_client_cert_path is None:
         raise ConfigError("tlsClientKeyPath is set, and tlsClientCertPath is not")
@@ -109,7 +107,7 @@ def client_tls_of(settings: TlsSettings) -> Tls | None:
 
 
 def watched_certificates(paths: Collection[Path], *reloads: Callable[[], None]) -> WatchedFiles:
-    """Reloads renewed certificates; each of `reloads` raises ConfigError if it cannot use them."""
+    """Reloads certificates that change; each of `reloads` raises ConfigError if it fails."""
 
     def reload() -> str:
         for each in reloads:
@@ -122,7 +120,7 @@ def watched_certificates(paths: Collection[Path], *reloads: Callable[[], None]) 
 
 
 def tls_files_of(settings: TlsSettings) -> tuple[Path, ...]:
-    """The files that the settings name, whose change calls for a reload."""
+    """The files in the settings, to be watched for changes."""
     paths = (
         settings.tls_server_cert_path, settings.tls_server_key_path,
         settings.tls_server_trust_cert_path, settings.tls_client_cert_path,

@@ -12,7 +12,7 @@ from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import PARKED, Deferral
-from tianzhou.remoting.error_responses import take_back
+from tianzhou.remoting.error_responses import discard_awaitable
 from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
 
 SEND = Command(code=RequestCode.SEND_MESSAGE_V2, ext_fields={"b": "orders", "topic": "other"})
@@ -77,11 +77,11 @@ async def test_a_response_that_is_not_awaited_is_cancelled_without_a_warning() -
 
     answer = SlowLog().watch(PEER, SEND, work(), ago(0), 1000)
     assert isinstance(answer, Awaitable)
-    take_back(answer)
+    discard_awaitable(answer)
     future: asyncio.Future[Command | Deferral] = asyncio.get_running_loop().create_future()
     answer = SlowLog().watch(PEER, SEND, future, ago(0), 1000)
     assert isinstance(answer, Awaitable)
-    take_back(answer)
+    discard_awaitable(answer)
     assert future.cancelled()
 
 

@@ -1,4 +1,4 @@
-"""Patterns of white lists."""
+"""Patterns of addresses."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from tianzhou.remoting.quota.addresses import parse_host, parse_pattern
         (None, [], ["10.1.2.3"]),
     ],
 )
-def test_a_pattern_matches_what_it_says_and_nothing_else(
+def test_patterns_match_their_addresses_only(
     pattern: str | None, inside: list[str], outside: list[str]
 ) -> None:
     matches = parse_pattern(pattern)
@@ -42,12 +42,12 @@ def test_a_pattern_matches_what_it_says_and_nothing_else(
     ["10.1.2", "10.1.2.256", "10.1.2.9-5", "10.1.2.-5", "10.1.2.{3,x}", "host", "10.1.0.0/33",
      "10.1.2.3,", "1:2:*", "10.*"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_with_examples(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused_with_examples(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"is no address: write 10\.1\.2\.3"):
         parse_pattern(pattern)
 
 
-def test_an_ipv4_peer_of_an_ipv6_socket_is_an_ipv4_peer() -> None:
+def test_an_ipv4_mapped_address_is_ipv4() -> None:
     assert parse_host("[::ffff:10.1.2.3]") == parse_host("10.1.2.3")
     assert parse_host("fe80::1%eth0") == parse_host("fe80::1")
     assert parse_host("somewhere") is None

@@ -12,7 +12,7 @@ def passes(buckets: Buckets, rate: Rate, now_ms: int, cost: float = 1.0, key: st
     return True
 
 
-def test_a_full_bucket_is_spent_and_fills_with_time() -> None:
+def test_a_full_bucket_is_spent_and_refills() -> None:
     buckets, rate = Buckets(8), Rate(10)
     assert [passes(buckets, rate, 0) for _ in range(11)] == [True] * 10 + [False]
     assert not passes(buckets, rate, 0)
@@ -22,7 +22,7 @@ def test_a_full_bucket_is_spent_and_fills_with_time() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [1, 7, 100, 333])
-def test_on_average_the_rate_holds_however_often_it_is_asked(step_ms: int) -> None:
+def test_the_average_rate_does_not_depend_on_the_interval(step_ms: int) -> None:
     buckets, rate = Buckets(8), Rate(50, burst_s=0.5)
     passed = sum(passes(buckets, rate, now_ms) for now_ms in range(0, 20_000, step_ms)
                  for _ in range(60))  # fmt: skip
@@ -30,7 +30,7 @@ def test_on_average_the_rate_holds_however_often_it_is_asked(step_ms: int) -> No
     assert 50 * 20 * 0.9 <= passed <= 50 * 20 + 25 + 1
 
 
-def test_what_is_larger_than_the_bucket_passes_and_is_paid_for() -> None:
+def test_a_cost_above_the_capacity_passes_and_makes_the_balance_negative() -> None:
     buckets, rate = Buckets(8), Rate(100)
     assert passes(buckets, rate, 0, cost=1000)
     assert buckets.left("k", rate, 0) == -900
@@ -38,21 +38,21 @@ def test_what_is_larger_than_the_bucket_passes_and_is_paid_for() -> None:
     assert passes(buckets, rate, 9_020)
 
 
-def test_slow_rates_let_one_pass() -> None:
+def test_one_request_passes_at_slow_rates() -> None:
     buckets, rate = Buckets(8), Rate(0.1)
     assert passes(buckets, rate, 0)
     assert not passes(buckets, rate, 9_900)
     assert passes(buckets, rate, 10_001)
 
 
-def test_keys_do_not_touch_each_other() -> None:
+def test_keys_are_independent() -> None:
     buckets, rate = Buckets(8), Rate(1)
     assert passes(buckets, rate, 0, key="a")
     assert not passes(buckets, rate, 0, key="a")
     assert passes(buckets, rate, 0, key="b")
 
 
-def test_a_flood_of_keys_is_bounded_and_the_latest_are_kept() -> None:
+def test_the_least_recently_used_keys_are_evicted() -> None:
     buckets, rate = Buckets(100), Rate(1)
     for number in range(10_000):
         buckets.spend(number, rate, 1, 0)

@@ -1,4 +1,4 @@
-"""TLS settings: what is refused, with which words."""
+"""TLS settings: contexts, and error messages."""
 
 import ssl
 from pathlib import Path
@@ -18,7 +18,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_rocketmqs_names_of_the_modes_are_ours() -> None:
+def test_modes_have_rocketmqs_names() -> None:
     assert [TlsMode(name) for name in ("disabled", "permissive", "enforcing")] == list(TlsMode)
     asked = [ClientCertificates(name) for name in ("none", "optional", "require")]
     assert asked == list(ClientCertificates)
@@ -68,7 +68,7 @@ def test_an_encrypted_key_needs_its_password(tmp_path: Path) -> None:
             Tls(certificate=chain, key=key, key_password=wrong).server_context()
 
 
-def test_a_client_verifies_unless_told_otherwise() -> None:
+def test_a_client_verifies_by_default() -> None:
     careful, careless = Tls().client_context(), Tls(verify=False).client_context()
     assert (careful.verify_mode, careful.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (careless.verify_mode, careless.check_hostname) == (ssl.CERT_NONE, False)
