@@ -179,7 +179,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED: dict[str, int] = {}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 6
+FILES_WITHOUT_REASON_MAX = 2
 """Files over the limit whose head does not say why; may only fall."""
 
 
@@ -207,11 +207,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 2, "whom": 0, "nobody": 1, "somebody": 0, "someone": 0, "anybody": 0,
-    "everybody": 1, "him": 0, "told": 24, "twin": 1, "vouch": 0, "vain": 0, "let_go": 0,
+    "whoever": 0, "whom": 0, "nobody": 1, "somebody": 0, "someone": 0, "anybody": 0,
+    "everybody": 0, "him": 0, "told": 9, "twin": 1, "vouch": 0, "vain": 0, "let_go": 0,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
-    "intake": 0, "lending": 0, "switchboard": 1, "pile": 1, "piles": 0, "pump": 0, "doubt": 0,
-    "doubts": 0, "odd": 3, "door": 0, "room": 64, "mend": 0, "soon": 27,
+    "intake": 0, "lending": 0, "switchboard": 0, "pile": 0, "piles": 0, "pump": 0, "doubt": 0,
+    "doubts": 0, "odd": 3, "door": 0, "room": 62, "mend": 0, "soon": 24,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 

@@ -110,7 +110,7 @@ async def test_a_peer_that_does_not_read_its_page_is_cut() -> None:
     try:
         async with slow_peers(port, 2, b"GET /large HTTP/1.1\r\n\r\n"):
             await eventually(lambda: len(asked) == 2, "requests")
-            await eventually(lambda: not server._asked, "the end of both")  # pyright: ignore[reportPrivateUsage]
+            await eventually(lambda: not server._responding, "the end of both")  # pyright: ignore[reportPrivateUsage]
     finally:
         await server.close()
 
@@ -138,7 +138,7 @@ async def test_the_time_to_make_a_page_is_not_the_peers_and_two_peers_share_it()
     port = await server.listen(LOOPBACK, 0)
     try:
         asking = [asyncio.create_task(ask(port, "/slow")) for _ in range(2)]
-        await eventually(lambda: len(server._asked) == 2, "both requests")  # pyright: ignore[reportPrivateUsage]
+        await eventually(lambda: len(server._responding) == 2, "both requests")  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(0.3)
         ready.set()
         assert [(await each).endswith(b"page") for each in asking] == [True, True]
