@@ -1,12 +1,11 @@
 """Producers and consumers under load behind a proxy that cuts, stalls, delays and garbles.
 
-TIANZHOU_ADVERSITY_S says for how many seconds (10 by default, 300 with `make storm`) and
-TIANZHOU_ADVERSITY_SEED with which dice; a failure names them.
+TIANZHOU_ADVERSITY_S is the duration in seconds (10 by default, 300 with `make storm`) and
+TIANZHOU_ADVERSITY_SEED the random seed; a failure prints both. Then the same with flipped bits.
 
-Then the same with single bits that turn over on their way. What the client can tell, it must: a
-body is protected by its CRC, the place of a record by its neighbours. What nothing protects (a
-digit in a header, a body on its way to the broker, which computes the CRC) may be believed; it must
-not end the client, nor keep it from going on when the weather is better.
+The client must detect what is protected: a body by its CRC, the position of a record by its
+neighbours. Unprotected data (a digit in a header, a body sent to the broker, which computes the
+CRC) may be accepted; it must not stop the client, nor prevent its recovery afterwards.
 """
 
 import asyncio
@@ -46,11 +45,11 @@ log = logging.getLogger(__name__)
 SECONDS = float(os.environ.get("TIANZHOU_ADVERSITY_S", "10"))
 SEED = int(os.environ.get("TIANZHOU_ADVERSITY_SEED", "20"))
 LATER_S = 120.0
-"""So much longer on a machine that has no time for us."""
+"""Extra time on a busy machine."""
 SENDERS_OF_A_WAY = 2
 MIB = 1024 * 1024
 GROWN_MIB_MAX = 64
-"""Clients, broker and nameserver, which are all in this process, may need so much more."""
+"""Allowed growth of clients, broker and nameserver, which all run in this process."""
 
 
 @asynccontextmanager
@@ -82,8 +81,8 @@ WAYS = {
 }
 
 
-def is_storm(proxy: Proxy, books: Books) -> bool:
-    """Whether everything has happened, and the clients have worked through it."""
+def is_storm_complete(proxy: Proxy, books: Books) -> bool:
+    """Whether every fault has occurred and the clients have made progress."""
     troubles = [proxy.fates[fate] for fate in ("cut", "stall", "delay", "garble")]
     return all(troubles) and all(books.sent_by.get(way, 0) > 2 * SECONDS for way in WAYS)
 
@@ -103,8 +102,8 @@ async def send_in_all_ways(namesrv: str, books: Books, stop: asyncio.Event) -> N
                 senders.create_task(send(producer, books, stop))
 
 
-async def storm(namesrv: str, proxy: Proxy, books: Books) -> None:
-    """Send and consume for a while, with consumers coming and going, then wait for the rest."""
+async def run_storm(namesrv: str, proxy: Proxy, books: Books) -> None:
+    """Send and consume for a while, with consumers joining and leaving, then wait for the rest."""
     dice = random.Random(SEED)
     stop, done = asyncio.Event(), asyncio.Event()
     stays = await keep_starting(namesrv, books, kind="batches")
@@ -113,7 +112,9 @@ async def storm(namesrv: str, proxy: Proxy, books: Books) -> None:
     asking = loop.create_task(poll_until(reader_settings(namesrv), books, done))
     sending = loop.create_task(send_in_all_ways(namesrv, books, stop))
     end_s = loop.time() + SECONDS
-    while loop.time() < end_s or (loop.time() < end_s + LATER_S and not is_storm(proxy, books)):
+    while loop.time() < end_s or (
+        loop.time() < end_s + LATER_S and not is_storm_complete(proxy, books)
+    ):
         comes = await keep_starting(namesrv, books)
         await asyncio.sleep(min(1 + 2 * dice.random(), max(end_s - loop.time(), 0)))
         books.held_max = max(books.held_max, stays.held_count(), in_order.held_count())
@@ -131,13 +132,13 @@ async def storm(namesrv: str, proxy: Proxy, books: Books) -> None:
 
 
 def client_tasks(before: set[asyncio.Task[object]]) -> set[str]:
-    """Tasks of clients that were not there before; a broker has its own for each request."""
+    """New tasks of clients; a broker has one for each request."""
     names = {task.get_name() for task in asyncio.all_tasks() - before}
     return {name for name in names if not name.startswith("Task-")}
 
 
 def own_memory(process: psutil.Process) -> int:
-    """Bytes that are no pages of files: the broker's mapped log, which is here too, is its own."""
+    """Anonymous memory in bytes, without the mapped log of the broker."""
     memory = process.memory_info()
     return int(memory.rss - memory.shared)
 
@@ -155,11 +156,11 @@ async def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path) -> None:
         before: set[asyncio.Task[object]] = set(asyncio.all_tasks())
         sockets_before, memory_before = socket_count(process), own_memory(process)
         books = Books()
-        await storm(namesrv, proxy, books)
+        await run_storm(namesrv, proxy, books)
         grown_mib = (own_memory(process) - memory_before) / MIB
         seen = (books.sent_by, books.failed_count, proxy.fates, f"{grown_mib:.0f} MiB more")
         log.warning("the storm is over: %s", seen)
-        assert is_storm(proxy, books), seen
+        assert is_storm_complete(proxy, books), seen
         assert books.held_max <= 1000 + 32
         assert grown_mib < GROWN_MIB_MAX, seen
         await eventually(lambda: not client_tasks(before), "no task of a client")
@@ -181,7 +182,7 @@ def line(number: int) -> str:
 
 
 async def read_all(namesrv: str, proxy: Proxy, seen: Counter[str], wanted_count: int) -> None:
-    """Consume what is there through the proxy, then what comes when it has calmed down."""
+    """Consume through the faulty proxy, then the rest without faults."""
     consumer = PushConsumer(
         "readers", namesrv=namesrv, start="first", pull_suspend_ms=500, pull_timeout_ms=1_500,
         pull_error_pause_ms=200, heartbeat_ms=1_000, rebalance_ms=1_000, poll_namesrv_ms=1_000,
@@ -214,7 +215,9 @@ async def read_all(namesrv: str, proxy: Proxy, seen: Counter[str], wanted_count:
         ("length", "to the broker"),
     ],
 )
-async def test_single_bits(part: Part, way: Way, tmp_path: Path) -> None:
+async def test_single_bit_errors_do_not_stop_the_client(
+    part: Part, way: Way, tmp_path: Path
+) -> None:
     sent = {line(number) for number in range(FLIPPED_COUNT)}
     seen: Counter[str] = Counter()
     async with stormy_cluster(tmp_path, Flips(part, way, FLIP_ODDS[part])) as (namesrv, proxy):
@@ -223,7 +226,7 @@ async def test_single_bits(part: Part, way: Way, tmp_path: Path) -> None:
             await producer.send_many(Message(TOPIC, text) for text in sent)
         before: set[asyncio.Task[object]] = set(asyncio.all_tasks())
         proxy.is_calm = False
-        # A header may be believed that makes the consumer skip; bodies and lengths may not.
+        # A damaged header may make the consumer skip; damaged bodies and lengths must be detected.
         is_whole = part != "header"
         await read_all(namesrv, proxy, seen, FLIPPED_COUNT if is_whole else 1)
         await eventually(lambda: not client_tasks(before), "no task of a client")

@@ -1,1 +1,1 @@
-"""Kills, power cuts and damage: what the store promises must hold after each of them."""
+"""Kills, power cuts and damaged files: the guarantees of the store hold after each of them."""

@@ -1,6 +1,6 @@
-"""Damaged, emptied and missing files: the store opens and says what it did, or refuses in words.
+"""Damaged, empty and missing files: the store opens and logs what it did, or refuses with a reason.
 
-Whatever happens, no message is served that was not given, and none with a wrong body.
+No message is served that was not sent, and none with a wrong body.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ MESSAGES = 30
 
 
 def made(*, clean: bool) -> tuple[SimulatedDisk, Ledger, int]:
-    """A disk with a store on it, what is in it, and where its log ends."""
+    """A disk with a store, its messages, and the end of its log."""
     disk, ledger = SimulatedDisk(), Ledger()
     store = open_store(CONFIG, disk, CLOCK)
     for number in range(MESSAGES):
@@ -47,7 +47,7 @@ def made(*, clean: bool) -> tuple[SimulatedDisk, Ledger, int]:
 
 
 def served(store: MessageStore, ledger: Ledger) -> int:
-    """How many messages the store serves; fails if one of them is not what was given."""
+    """The number of messages that the store serves; fails if one differs from what was sent."""
     count = 0
     for topic, queue_id in queues_of(store):
         for queue_offset, (body, _) in read_queue(store, topic, queue_id).items():
@@ -80,7 +80,7 @@ LAST_LOG = ROOT / "commitlog" / "00000000000000008192"
 
 
 @pytest.mark.parametrize(("clean", "flip"), [(True, 0xFF), (False, 0x01)])
-def test_each_byte_of_the_tail_flipped(clean: bool, flip: int) -> None:
+def test_flipped_byte_in_the_tail_loses_at_most_what_follows(clean: bool, flip: int) -> None:
     base, ledger, end = made(clean=clean)
     assert max(path for path in base.files() if "commitlog" in str(path)) == LAST_LOG
     counts: set[int] = set()
@@ -90,13 +90,13 @@ def test_each_byte_of_the_tail_flipped(clean: bool, flip: int) -> None:
         content[position] ^= flip
         disk.damage(LAST_LOG, bytes(content))
         counts.add(open_again(disk, its))
-    # Damage costs a clean store the message it is in, and an unclean one perhaps what follows.
+    # A clean store loses the damaged message, an unclean one perhaps what follows.
     assert max(counts) == MESSAGES
     assert min(counts) >= MESSAGES - 3
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_the_log_cut_at_each_byte_of_the_tail(clean: bool) -> None:
+def test_log_truncated_at_each_byte_of_the_tail_is_recovered(clean: bool) -> None:
     base, ledger, end = made(clean=clean)
     content = base.file_bytes(LAST_LOG)
     last_body = content.index(b"29,", end - 8192 - TAIL_BYTES)
@@ -104,7 +104,7 @@ def test_the_log_cut_at_each_byte_of_the_tail(clean: bool) -> None:
     for position in range(end - 8192 - TAIL_BYTES, end - 8192 + 16):
         disk, its = base.after_kill(), ledger.copy()
         disk.damage(LAST_LOG, content[:position])
-        # Properties have no checksum: a message that lost some of them at the end still counts.
+        # Properties have no checksum: a message that lost the last ones still counts.
         least = MESSAGES if position >= body_end + 2 else MESSAGES - 2
         most = MESSAGES if position > last_body else MESSAGES - 1
         assert least - 1 <= open_again(disk, its) <= most
@@ -127,7 +127,7 @@ def derived_files(disk: SimulatedDisk) -> list[Path]:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("damage", sorted(DAMAGES))
-def test_no_damage_to_derived_files_costs_a_message(damage: str, clean: bool) -> None:
+def test_damage_to_derived_files_loses_no_message(damage: str, clean: bool) -> None:
     base, ledger, _ = made(clean=clean)
     for path in derived_files(base):
         disk, its = base.after_kill(), ledger.copy()
@@ -136,8 +136,8 @@ def test_no_damage_to_derived_files_costs_a_message(damage: str, clean: bool) ->
 
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "halved", "zeroed", "grown"])
-def test_missing_entries_are_noticed_at_once(damage: str) -> None:
-    """A queue that lost entries must be found at the start, or numbers would be given twice."""
+def test_missing_queue_entries_are_detected_at_the_start(damage: str) -> None:
+    """Lost queue entries must be detected at the start, or offsets would be assigned twice."""
     base, ledger, _ = made(clean=True)
     for path in derived_files(base):
         if "consumequeue" not in str(path):
@@ -150,7 +150,7 @@ def test_missing_entries_are_noticed_at_once(damage: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["consumequeue", "index"])
-def test_a_whole_directory_can_be_made_again(kind: str) -> None:
+def test_derived_directories_can_be_rebuilt(kind: str) -> None:
     for clean in (True, False):
         disk, ledger, _ = made(clean=clean)
         for path in disk.files():
@@ -164,7 +164,7 @@ def test_a_whole_directory_can_be_made_again(kind: str) -> None:
             assert any("made again" in note for note in store.report.notes)
 
 
-def test_a_hole_in_the_log_is_refused_with_the_remedy() -> None:
+def test_missing_log_file_is_refused_with_the_remedy() -> None:
     disk, _, _ = made(clean=True)
     disk.damage(ROOT / "commitlog" / "00000000000000004096", None)
     before = {path: disk.file_bytes(path) for path in disk.files()}
@@ -184,7 +184,7 @@ def test_a_log_file_of_the_wrong_size_is_refused(damage: str) -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("damage", ["removed", "emptied", "zeroed", "noise"])
-def test_the_last_log_file_may_go_and_the_rest_stays(damage: str, clean: bool) -> None:
+def test_missing_last_log_file_loses_only_its_messages(damage: str, clean: bool) -> None:
     disk, ledger, _ = made(clean=clean)
     disk.damage(LAST_LOG, DAMAGES[damage](disk.file_bytes(LAST_LOG)))
     count = open_again(disk, ledger)
@@ -193,7 +193,9 @@ def test_the_last_log_file_may_go_and_the_rest_stays(damage: str, clean: bool) -
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("damage", ["zeroed", "noise", "first bytes flipped"])
-def test_damage_inside_an_older_log_file_costs_only_what_it_hit(damage: str, clean: bool) -> None:
+def test_damage_in_an_older_log_file_loses_only_the_damaged_messages(
+    damage: str, clean: bool
+) -> None:
     disk, ledger, _ = made(clean=clean)
     path = ROOT / "commitlog" / "00000000000000000000"
     content = disk.file_bytes(path)
@@ -203,7 +205,7 @@ def test_damage_inside_an_older_log_file_costs_only_what_it_hit(damage: str, cle
     assert MESSAGES - 4 <= open_again(disk, ledger) < MESSAGES
 
 
-def test_the_first_log_file_may_be_moved_away() -> None:
+def test_missing_first_log_file_is_accepted() -> None:
     disk, ledger, _ = made(clean=True)
     disk.damage(ROOT / "commitlog" / "00000000000000000000", None)
     with open_store(CONFIG, disk, CLOCK) as store:
@@ -211,7 +213,7 @@ def test_the_first_log_file_may_be_moved_away() -> None:
         assert store.min_offset("a", 0) > 0
 
 
-def test_all_log_files_gone_leaves_an_empty_store() -> None:
+def test_store_without_log_files_opens_empty() -> None:
     disk, _, _ = made(clean=True)
     for path in disk.files():
         if "commitlog" in str(path):
@@ -222,21 +224,21 @@ def test_all_log_files_gone_leaves_an_empty_store() -> None:
         assert store.append(draft("a", 0, b"x")).log_offset == 0
 
 
-def test_what_was_cut_off_does_not_come_back() -> None:
-    """Sound records behind a cut would be read again if one of the right size were put there."""
+def test_truncated_records_do_not_reappear() -> None:
+    """Intact records behind the cut would be read again after an append of the right size."""
     disk, _, end = made(clean=False)
     content = bytearray(disk.file_bytes(LAST_LOG))
-    place = int.from_bytes(content[:4], "big")
-    size = int.from_bytes(content[place : place + 4], "big")
-    assert end > 8192 + place + 2 * size
-    content[place + size // 2] ^= 0xFF
+    position = int.from_bytes(content[:4], "big")
+    size = int.from_bytes(content[position : position + 4], "big")
+    assert end > 8192 + position + 2 * size
+    content[position + size // 2] ^= 0xFF
     disk.damage(LAST_LOG, bytes(content))
     store = open_store(CONFIG, disk, CLOCK)
-    assert store.end_log_offset == 8192 + place
+    assert store.end_log_offset == 8192 + position
     bare_bytes = 91 + len("a")
     done = store.append(draft("a", 0, bytes(size - bare_bytes)))
-    assert done.end_log_offset == 8192 + place + size
+    assert done.end_log_offset == 8192 + position + size
     after = disk.after_kill()
     store.abandon()
     with open_store(CONFIG, after, CLOCK) as store:
-        assert store.end_log_offset == 8192 + place + size
+        assert store.end_log_offset == 8192 + position + size

@@ -1,4 +1,4 @@
-"""`kill -9` again and again: a message that waited is delivered once, and none is lost."""
+"""Repeated `kill -9`: a delayed message is delivered once, and none is lost."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,14 +22,14 @@ KILLS = 3
 
 
 async def delivered(peer: Peer) -> Counter[bytes]:
-    """Every message of the topic, with how often it is there."""
-    found, place = Counter[bytes](), 0
+    """The number of copies of each message of the topic."""
+    bodies, offset = Counter[bytes](), 0
     while True:
-        answer = await peer.pull("g", "t", 0, place)
+        answer = await peer.pull("g", "t", 0, offset)
         if answer.code != ResponseCode.SUCCESS:
-            return found
-        found.update(bodies_in(answer))
-        place = int(answer.fields["nextBeginOffset"])
+            return bodies
+        bodies.update(bodies_in(answer))
+        offset = int(answer.fields["nextBeginOffset"])
 
 
 async def answering(peer: Peer) -> bool:
@@ -43,7 +43,7 @@ async def answering(peer: Peer) -> bool:
 @pytest.mark.parametrize(
     "wait", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}], ids=["level", "timer"]
 )
-async def test_a_loop_of_kills_delivers_every_waiting_message_once(
+async def test_repeated_kills_deliver_every_delayed_message_once(
     tmp_path: Path, wait: dict[str, str]
 ) -> None:
     port, store = free_port(), tmp_path / "store"
@@ -61,17 +61,17 @@ async def test_a_loop_of_kills_delivers_every_waiting_message_once(
             async with broker_process(port, store, **settings):
                 await eventually(lambda: answering(peer), "the broker")
 
-                async def all_there() -> bool:
+                async def all_delivered() -> bool:
                     return set(await delivered(peer)) == bodies
 
-                await eventually(all_there, "every message")
+                await eventually(all_delivered, "every message")
         async with broker_process(port, store, **settings):
             await eventually(lambda: answering(peer), "the broker")
-            # A mark behind whatever this start delivers.
+            # A marker behind the messages that this start delivers.
             await peer.send("t", b"last", queue_count=1, props=wait)
 
-            async def last_there() -> bool:
+            async def last_delivered() -> bool:
                 return b"last" in await delivered(peer)
 
-            await eventually(last_there, "the last message")
+            await eventually(last_delivered, "the last message")
             assert await delivered(peer) == Counter(bodies | {b"last"})

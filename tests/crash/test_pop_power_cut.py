@@ -1,8 +1,8 @@
-"""Power cuts of pop consumption: log, offsets and index each come back from a moment of their own.
+"""Power cuts of pop consumption: log, offsets and index are restored from different times.
 
 The log is on the simulated disk, which loses what was not synced. The offsets are those that were
 saved last. The index may be as old as any of its commits since the start, for those are not synced.
-Whatever the three are, no message may be lost that the log has and nobody acknowledged.
+In every combination no unacknowledged message of the log may be lost.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Life:
     """Pop consumption from a start to a power cut."""
 
     folder: Path
-    """Where the index is."""
+    """The path of the index."""
     disk: SimulatedDisk
     saved: dict[str, object]
     """The offsets as they were saved last."""
@@ -69,7 +69,7 @@ class Life:
         return True
 
     def take_snapshot(self) -> None:
-        """The index as it is now, for a power cut that comes later."""
+        """Copy the index, for a later power cut."""
         path = self.folder / "pop" / "inflight.sqlite"
         with contextlib.closing(sqlite3.connect(path)) as own:
             self.snapshots.append(own.serialize())
@@ -97,8 +97,8 @@ class Life:
             self.pops.apply([change])
             self.acked.add(self.bodies("t", row.queue_offset, 1)[0])
 
-    async def go_on(self, *, flushed: bool) -> None:
-        """Time goes by: what is due is stored anew, and dropped if the log is flushed."""
+    async def advance(self, *, flushed: bool) -> None:
+        """Advance the clock: due messages are stored again, and dropped if the log is flushed."""
         self.now_ms += INVISIBLE_MS
         self.disk.now_ms = self.now_ms
         running = asyncio.create_task(self.pops.run())
@@ -113,18 +113,18 @@ class Life:
         self.saved = self.offsets.as_file()
 
     def bodies(self, topic: str, start: int = 0, count: int = 10_000) -> list[bytes]:
-        found: list[bytes] = []
+        bodies_read: list[bytes] = []
         at = max(start, self.store.min_offset(topic, 0))
-        while at < self.store.max_offset(topic, 0) and len(found) < count:
-            read = self.store.read(topic, 0, at, count - len(found))
-            found += [decode_record(record).body for record in read.records]
+        while at < self.store.max_offset(topic, 0) and len(bodies_read) < count:
+            read = self.store.read(topic, 0, at, count - len(bodies_read))
+            bodies_read += [decode_record(record).body for record in read.records]
             at = max(read.next_offset, at + 1)
-        return found
+        return bodies_read
 
     # -- the end -----------------------------------------------------------------------------------
 
     def cut(self, dice: random.Random, folder: Path) -> "Life":
-        """The next life, as a power cut leaves things to it."""
+        """The state after a power cut."""
         (folder / "pop").mkdir(parents=True)
         (folder / "pop" / "inflight.sqlite").write_bytes(dice.choice(self.snapshots))
         disk = self.disk.after_power_cut(dice)
@@ -136,11 +136,11 @@ class Life:
         self.store.close()
 
     def lost(self) -> list[bytes]:
-        """Messages that the log has, that nobody acknowledged, and that would never come again."""
-        place = self.pops.next_offset(KEY) or 0
+        """Unacknowledged messages of the log that would never be delivered again."""
+        next_offset = self.pops.next_offset(KEY) or 0
         flying = {row.queue_offset for row in self.pops.table.in_flight(KEY)}
         waiting = self.acked.union(self.bodies(RETRY))
-        passed = self.bodies("t", 0, place) if place else []
+        passed = self.bodies("t", 0, next_offset) if next_offset else []
         return [
             body
             for queue_offset, body in enumerate(passed)
@@ -158,7 +158,7 @@ async def live(life: Life, dice: random.Random) -> None:
             case "ack":
                 life.ack(dice)
             case "time":
-                await life.go_on(flushed=dice.random() < 0.7)
+                await life.advance(flushed=dice.random() < 0.7)
             case "save":
                 life.save()
             case "flush":
@@ -184,7 +184,7 @@ async def test_no_message_is_lost(tmp_path: Path, seed: int) -> None:
     await life.close()
 
 
-async def test_the_law_sees_a_loss(tmp_path: Path) -> None:
+async def test_check_detects_a_loss(tmp_path: Path) -> None:
     """What is committed beyond a message in flight is lost with the index."""
     life = Life(tmp_path, SimulatedDisk(), {}, NOON_MS)
     life.send()

@@ -1,4 +1,4 @@
-"""Sync flush and power cuts: what was acknowledged is there, whatever the disk forgot."""
+"""Sync flush and power cuts: acknowledged messages survive, whatever the disk lost."""
 
 import random
 
@@ -26,7 +26,7 @@ TOPICS = ("orders", "bills")
 
 
 class Writer:
-    """Random work on a store, with a record of what was promised."""
+    """Random operations on a store, with a record of acknowledged messages."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -54,47 +54,47 @@ class Writer:
         body = key.encode() * self.dice.randint(1, 200)
         one = draft(self.dice.choice(TOPICS), self.dice.randrange(3), body, key=key)
         done = store.append(one)
-        place = self.ledger.gave(one, done)
+        position = self.ledger.gave(one, done)
         if self.dice.random() < 0.6:
             store.flushed(done.end_log_offset).result(timeout=0)
-            self.acknowledged(place, body, done.log_offset)
-            self.keys[key] = place
+            self.acknowledged(position, body, done.log_offset)
+            self.keys[key] = position
 
     def batch(self, store: MessageStore) -> None:
         topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(3)
         bodies = [b"%d-%d" % (self.number, i) for i in range(self.dice.randint(1, 6))]
         drafts = [draft(topic, queue_id, body) for body in bodies]
         done = append_batch(store, drafts)
-        places = [self.ledger.gave(one, done, i) for i, one in enumerate(drafts)]
+        positions = [self.ledger.gave(one, done, i) for i, one in enumerate(drafts)]
         store.flushed(done.end_log_offset).result(timeout=0)
-        for place, body, log_offset in zip(places, bodies, done.log_offsets, strict=True):
-            self.acknowledged(place, body, log_offset)
+        for position, body, log_offset in zip(positions, bodies, done.log_offsets, strict=True):
+            self.acknowledged(position, body, log_offset)
 
-    def acknowledged(self, place: tuple[str, int, int], body: bytes, log_offset: int) -> None:
-        # A flush for one covers all before it, but only those who asked were promised anything.
-        self.ledger.safe[place] = (body, log_offset)
+    def acknowledged(self, position: tuple[str, int, int], body: bytes, log_offset: int) -> None:
+        # A flush covers all messages before it, but only those that waited for it are guaranteed.
+        self.ledger.safe[position] = (body, log_offset)
 
     def check(self, store: MessageStore) -> None:
-        found = {
+        stored = {
             (topic, queue_id, queue_offset): value
             for topic, queue_id in queues_of(store)
             for queue_offset, value in read_queue(store, topic, queue_id).items()
         }
-        for place, promised in self.ledger.safe.items():
-            assert found.get(place) == promised, place
-        for place, (body, _) in found.items():
-            assert self.ledger.given.get(place) == body, place
+        for position, promised in self.ledger.safe.items():
+            assert stored.get(position) == promised, position
+        for position, (body, _) in stored.items():
+            assert self.ledger.given.get(position) == body, position
         for topic, queue_id in queues_of(store):
-            offsets = sorted(o for t, q, o in found if (t, q) == (topic, queue_id))
+            offsets = sorted(o for t, q, o in stored if (t, q) == (topic, queue_id))
             assert offsets == list(range(store.max_offset(topic, queue_id))), (topic, queue_id)
-        for key, place in self.keys.items():
-            assert len(store.query(place[0], key, 0, 2**62, 10)) == 1, key
-        # What was given and lost will be given again under the same number.
-        self.ledger.given = {place: body for place, (body, _) in found.items()}
+        for key, position in self.keys.items():
+            assert len(store.query(position[0], key, 0, 2**62, 10)) == 1, key
+        # A lost message is sent again under the same offset.
+        self.ledger.given = {position: body for position, (body, _) in stored.items()}
 
 
 @pytest.mark.parametrize("case", some_of(range(CASES), 5))
-def test_what_was_acknowledged_survives_power_cuts(
+def test_acknowledged_messages_survive_power_cuts(
     case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Many queues are synced by the file system as a whole; here a few are, in every third case.
@@ -105,7 +105,7 @@ def test_what_was_acknowledged_survives_power_cuts(
     writer = Writer(dice)
     for _ in range(CUTS_A_CASE):
         store = open_store(config, disk, writer.clock)
-        # What the checkpoint promised of queues and index holds, so nothing is made anew.
+        # Queues and index are intact up to the checkpoint, so nothing is rebuilt.
         assert not [note for note in store.report.notes if "made again" in note]
         writer.check(store)
         writer.work(store, disk, dice.randint(0, 60))
@@ -138,7 +138,7 @@ def test_a_power_cut_during_recovery_loses_nothing(case: int) -> None:
 
 
 @pytest.mark.parametrize("case", some_of(range(25), 5))
-def test_what_recovery_found_survives_the_next_power_cut(case: int) -> None:
+def test_recovered_messages_survive_the_next_power_cut(case: int) -> None:
     """After a kill the log is whole only in memory; opening the store makes it durable."""
     dice = random.Random(case)
     disk = SimulatedDisk()
@@ -152,11 +152,11 @@ def test_what_recovery_found_survives_the_next_power_cut(case: int) -> None:
     store.abandon()
     reopened = open_store(config, killed, writer.clock)
     writer.check(reopened)
-    found = {queue: read_queue(reopened, *queue) for queue in queues_of(reopened)}
+    stored = {queue: read_queue(reopened, *queue) for queue in queues_of(reopened)}
     after = killed.after_power_cut(dice)
     reopened.abandon()
     with open_store(config, after, writer.clock) as last:
-        assert {queue: read_queue(last, *queue) for queue in queues_of(last)} == found
+        assert {queue: read_queue(last, *queue) for queue in queues_of(last)} == stored
 
 
 @pytest.mark.parametrize("case", some_of(range(40), 5))

@@ -1,4 +1,4 @@
-"""The staging pool: what is staged is not there yet, what is committed stays."""
+"""The staging pool: staged messages are not visible yet, committed ones survive."""
 
 import random
 from dataclasses import replace
@@ -41,7 +41,7 @@ def everything(store: MessageStore) -> dict[Place, bytes]:
     }
 
 
-def test_what_is_staged_cannot_be_read_and_what_is_committed_can() -> None:
+def test_staged_messages_are_unreadable_until_committed() -> None:
     disk = SimulatedDisk()
     with open_store(staged_config(), disk) as store:
         first = store.append(draft("t", 0, b"one", key="k"))
@@ -60,23 +60,23 @@ def test_what_is_staged_cannot_be_read_and_what_is_committed_can() -> None:
         assert everything(store) == {("t", 0, 0): b"one", ("t", 0, 1): b"two"}
 
 
-def test_arrivals_are_told_when_they_can_be_read() -> None:
-    told: list[tuple[int, int]] = []
+def test_arrivals_are_notified_when_they_are_readable() -> None:
+    notified: list[tuple[int, int]] = []
 
     def arrived(topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int) -> None:
-        told.append((queue_offset, store.max_offset(topic, queue_id)))
+        notified.append((queue_offset, store.max_offset(topic, queue_id)))
 
     store = MessageStore.open(
         staged_config(), disk=SimulatedDisk(), clock=Ticker(), background=False, on_arrival=arrived
     )
     for number in range(3):
         store.append(draft("t", 0, b"%d" % number))
-    assert told == []
+    assert notified == []
     store.commit()
-    assert told == [(0, 3), (1, 3), (2, 3)]
+    assert notified == [(0, 3), (1, 3), (2, 3)]
     append_batch(store, [draft("t", 0, b"x"), draft("t", 0, b"y")])
     store.close()
-    assert told[3:] == [(4, 5)]
+    assert notified[3:] == [(4, 5)]
 
 
 def test_a_thread_commits(tmp_path: Path) -> None:
@@ -98,16 +98,16 @@ def test_sync_flush_does_not_stage() -> None:
 @pytest.mark.parametrize("buffers", [1, 2])
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("case", some_of(range(12), 4))
-def test_a_crash_costs_only_what_nobody_could_read(case: int, power: bool, buffers: int) -> None:
-    """A kill spares what was committed, a power cut what was flushed; numbers have no gaps."""
+def test_crash_loses_only_unreadable_messages(case: int, power: bool, buffers: int) -> None:
+    """Committed messages survive a kill, flushed ones a power cut; offsets have no gaps."""
     dice = random.Random(case)
     disk, clock, config = SimulatedDisk(), Ticker(), staged_config(buffers)
     given: dict[Place, bytes] = {}
     for life in range(4):
         store = open_store(config, disk, clock)
-        found = everything(store)
-        assert found.items() <= given.items()
-        given, safe = dict(found), dict(found)
+        stored = everything(store)
+        assert stored.items() <= given.items()
+        given, safe = dict(stored), dict(stored)
         for number in range(dice.randint(0, 60)):
             body = b"%d-%d " % (life, number) * dice.randint(1, 150)
             one = draft(dice.choice("ab"), dice.randrange(2), body)
@@ -125,8 +125,8 @@ def test_a_crash_costs_only_what_nobody_could_read(case: int, power: bool, buffe
         store.abandon()
         disk = after
         with open_store(config, disk.after_kill(), clock) as again:
-            found = everything(again)
-            assert safe.items() <= found.items() <= given.items()
+            stored = everything(again)
+            assert safe.items() <= stored.items() <= given.items()
             for topic, queue_id in queues_of(again):
-                offsets = [offset for t, q, offset in found if (t, q) == (topic, queue_id)]
+                offsets = [offset for t, q, offset in stored if (t, q) == (topic, queue_id)]
                 assert sorted(offsets) == list(range(len(offsets)))

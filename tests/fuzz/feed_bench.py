@@ -1,4 +1,4 @@
-"""The kernel's feed on memory of its own: whatever comes in, what it leaves is sound."""
+"""The kernel's fast path on its own memory: any input leaves a consistent state."""
 
 from tests.support.framing import split
 from tianzhou.protocol import kernel
@@ -14,14 +14,14 @@ _HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 
 
 class Queue:
-    """What the feed asks of a queue: where it ends."""
+    """What the fast path needs of a queue: its end."""
 
     def __init__(self) -> None:
         self.next_offset = 0
 
 
 class FeedBench:
-    """One feed; every input finds the same empty memory, but for what can be pulled."""
+    """One fast path; every input starts with the same memory, which has only messages to pull."""
 
     def __init__(self, feed: kernel.Feed) -> None:
         self._feed = feed
@@ -43,7 +43,7 @@ class FeedBench:
         feed.grant_pulls(TOPIC, GROUP, 1, None)
 
     def run(self, data: bytes) -> int:
-        """Feed an input from its beginning and check everything; how many frames were taken."""
+        """Process an input and check everything; returns how many frames were consumed."""
         feed, buffer = self._feed, memoryview(bytearray(data))
         feed.grant_log(self._log, 0, 0)
         self._index[:40] = bytes(40)
@@ -82,7 +82,7 @@ class FeedBench:
 
 
 def corpus() -> tuple[bytes, ...]:
-    """Buffers that the feed takes as they are."""
+    """Valid inputs."""
     text = "KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02TAGS\x01a\x02WAIT\x01false"
     short = dict(zip("abcdefgh", ("p", TOPIC, "TBW102", "4", "0", "0", "1", "0"), strict=True))
     names = (

@@ -1,4 +1,4 @@
-"""A broker with access control that takes made-up requests over sockets, and what must hold.
+"""A broker with access control that gets generated requests over sockets, and its invariants.
 
     answers   show nothing of bravo's messages; what must be refused is, and what must pass does
     the log   gets no record for bravo and none with the content of one of bravo's messages
@@ -23,9 +23,9 @@ from tests.fuzz.guard_requests import (
     ALPHA,
     INTERNAL_TOPICS,
     KEY,
-    Places,
-    Tried,
-    make_up,
+    GeneratedRequest,
+    LogOffsets,
+    generate_request,
 )
 from tests.support.brokers import Peer, peer_of, pull_fields, running_broker, send_fields
 from tests.support.framing import split
@@ -81,7 +81,7 @@ class GuardBench:
         self._folder = tempfile.TemporaryDirectory(prefix="guard-")
         self._stack = AsyncExitStack()
         self._inputs: list[bytes] = []
-        self._tried: list[Tried] = []
+        self._tried: list[GeneratedRequest] = []
         self._opaque = 0
         self._log_at = 0
         self._loop.run_until_complete(self._start(Path(self._folder.name)))
@@ -103,7 +103,7 @@ class GuardBench:
             for each in (f"%RETRY%{topic}s", f"%DLQ%{topic}s", f"%RETRY%{topic}s_{topic}"):
                 self.broker.topics.create_for_group(each, 1)
             self.broker.groups.put(SubscriptionGroupConfig(group_name=f"{topic}s"))
-        # A half of alpha that is given up would create it.
+        # A discarded half of alpha would create it.
         self.broker.topics.create_for_group(CHECK_MAX_TOPIC, 1)
         self._bravo = await enter(peer_of(self.broker.address))
         self._streams = [
@@ -132,14 +132,14 @@ class GuardBench:
     async def _fill(self) -> None:
         """Messages of both owners in every kind of topic."""
 
-        def place(answer: Command) -> int:
+        def log_offset(answer: Command) -> int:
             return int(answer.fields["msgId"][-16:], 16)
 
         due_ms = int(time.time() * 1000) + _DAY_MS
-        own = [place(await self._send(ALPHA, "alpha", "of alpha", UNIQ_KEY="UA1", KEYS="k"))]
-        own.append(place(await self._send(ALPHA, "%RETRY%alphas", "of alpha")))
+        own = [log_offset(await self._send(ALPHA, "alpha", "of alpha", UNIQ_KEY="UA1", KEYS="k"))]
+        own.append(log_offset(await self._send(ALPHA, "%RETRY%alphas", "of alpha")))
         foreign = [
-            place(await self._send(BRAVO, topic, MARK, UNIQ_KEY="UB1", KEYS="k", **more))
+            log_offset(await self._send(BRAVO, topic, MARK, UNIQ_KEY="UB1", KEYS="k", **more))
             for topic, more in (
                 ("bravo", {}), ("bravo", {}), ("%RETRY%bravos", {}), ("%DLQ%bravos", {}),
                 ("bravo", {"DELAY": "18"}),
@@ -147,8 +147,8 @@ class GuardBench:
             )
         ]  # fmt: skip
         self._half = await self._prepare()
-        foreign.append(place(self._half))
-        self.places = Places(tuple(own), tuple(foreign), due_ms)
+        foreign.append(log_offset(self._half))
+        self.log_offsets = LogOffsets(tuple(own), tuple(foreign), due_ms)
         popped = await self._ask(self._bravo, BRAVO, RequestCode.POP_MESSAGE, {
             "consumerGroup": "bravos", "topic": "bravo", "queueId": "0", "maxMsgNums": "1",
             "invisibleTime": "3600000", "pollTime": "0", "bornTime": "0", "initMode": "0",
@@ -158,7 +158,7 @@ class GuardBench:
         await self._ask(self._bravo, BRAVO, RequestCode.PULL_MESSAGE, commit)
 
     async def _prepare(self) -> Command:
-        """A half whose producers are asked again and again."""
+        """A half whose producers are checked repeatedly."""
         return await self._send(
             BRAVO, "bravo", MARK, TRAN_MSG="true", PGROUP="bravo-producers", UNIQ_KEY="UB2"
         )
@@ -179,12 +179,12 @@ class GuardBench:
     # -- running -----------------------------------------------------------------------------------
 
     def run(self, data: bytes) -> int:
-        """Take an input; a full batch is sent and everything is checked. How many were sent."""
+        """Add an input; a full batch is sent and checked. Returns how many were sent."""
         self._opaque += 1
-        tried = make_up(data, self.places, self._opaque)
+        request = generate_request(data, self.log_offsets, self._opaque)
         self._inputs.append(data)
-        if tried is not None:
-            self._tried.append(tried)
+        if request is not None:
+            self._tried.append(request)
         if len(self._inputs) < BATCH:
             return 0
         inputs, batch = self._inputs, self._tried
@@ -196,7 +196,7 @@ class GuardBench:
             raise AssertionError(f"{e}\nbatch of inputs: {shown}") from e
         return len(batch)
 
-    async def _run(self, batch: list[Tried]) -> None:
+    async def _run(self, batch: list[GeneratedRequest]) -> None:
         async with asyncio.timeout(_ANSWER_S):
             for at, by in enumerate(ACCOUNTS):
                 await self._run_as(self._streams[at], [each for each in batch if each.by is by])
@@ -207,7 +207,7 @@ class GuardBench:
     async def _run_as(
         self,
         stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        batch: list[Tried],
+        batch: list[GeneratedRequest],
     ) -> None:
         reader, writer = stream
         wanted = {each.opaque: each for each in batch if each.must_be_refused or each.must_pass}
@@ -234,7 +234,7 @@ class GuardBench:
             del buffer[:rest]
 
     async def _bravo_works(self) -> None:
-        """What bravo has is still its own."""
+        """Bravo still has its messages, lock and half."""
         beat = {"clientID": "bravo-client", "producerDataSet": [{"groupName": "bravo-producers"}]}
         text = json.dumps(beat).encode()
         await self._ask(self._bravo, BRAVO, RequestCode.HEART_BEAT, {}, text)
@@ -253,7 +253,7 @@ class GuardBench:
     # -- what must hold ----------------------------------------------------------------------------
 
     def _tables(self) -> dict[str, object]:
-        """All that the broker knows of bravo and of itself."""
+        """The tables of the broker about bravo and itself."""
         broker = self.broker
         members = broker.consumers.get("bravos")
         return {
@@ -272,7 +272,7 @@ class GuardBench:
         return self._log_at
 
     def _new_records(self) -> Iterator[tuple[bytes, StoredMessage]]:
-        """Records that were stored since the last look, by the files themselves."""
+        """Records stored since the last call, read from the files."""
         while True:
             number, position = divmod(self._log_at, _LOG_FILE_BYTES)
             file = self._log_folder / f"{number * _LOG_FILE_BYTES:020d}"
@@ -293,7 +293,7 @@ class GuardBench:
             topic = message.topic
             real = message.properties.get(properties.REAL_TOPIC, "")
             if topic == "RMQ_SYS_TRANS_HALF_TOPIC" and real == "bravo":
-                # The broker stores it anew with each check.
+                # The broker stores it again with each check.
                 assert message.properties.get(properties.TRANSACTION_CHECK_TIMES), "a half of bravo"
                 continue
             assert MARK.encode() not in record, f"content of bravo is copied into {topic}"
@@ -324,7 +324,7 @@ def _records_end(data: bytes) -> int:
     return at
 
 
-def _check_answer(answer: Command, tried: Tried | None) -> None:
+def _check_answer(answer: Command, tried: GeneratedRequest | None) -> None:
     shown = f"{answer.remark} {answer.fields}".encode() + bytes(answer.body)
     assert MARK.encode() not in shown, f"an answer or a request of the broker shows bravo: {answer}"
     if tried is None:
@@ -338,5 +338,5 @@ def _check_answer(answer: Command, tried: Tried | None) -> None:
 
 
 def corpus() -> tuple[bytes, ...]:
-    """Seeds: any bytes stand for a request."""
+    """Seeds: any bytes select a request."""
     return tuple(Random(number).randbytes(32) for number in range(64))

@@ -1,8 +1,8 @@
-"""Requests for access control: of every code, about names of two owners, in every odd spelling.
+"""Requests for access control: every code, names of two owners, unusual spellings.
 
-"alpha" and its group belong to the account that asks, "bravo" and its group to another. A request
-says what must become of it where that is certain: it is refused if a field that counts names
-something of bravo, it passes if all of them name something of alpha and every value is canonical.
+"alpha" and its group belong to the requesting account, "bravo" and its group to another. The
+expected result is known in two cases: a request is refused if a relevant field names something of
+bravo, and passes if all of them name something of alpha and every value is canonical.
 """
 
 import json
@@ -38,7 +38,7 @@ INTERNAL_TOPICS = (
     "TRANS_CHECK_MAX_TIME_TOPIC",
 )  # fmt: skip
 FOREIGN_GROUPS = ("bravos", "CID_RMQ_SYS_TRANS")
-_ODD_NAMES = (
+_UNUSUAL_NAMES = (
     "", " ", "null", "bravo ", " bravo", "BRAVO", "bravo\0", "alpha\0bravo", "alpha;bravo",
     "\uff42ravo", "alpha,bravo", "NS%bravo", "alpha%bravo", "%LMQ%bravo", "%RETRY%", "%DLQ%",
     "%retry%bravos",
@@ -46,16 +46,18 @@ _ODD_NAMES = (
     "%RETRY%bravos+bravo", "DefaultCluster_REPLY_TOPIC", "RMQ_SYS_TRACE_TOPIC", "bravos", "alphas",
     "TBW102", "broker-a", "DefaultCluster", "x" * 300, "\u202ebravo", "bravo\u0301", "[\"bravo\"]",
 )  # fmt: skip
-_ODD_NUMBERS = (
+_UNUSUAL_NUMBERS = (
     "", "null", "NULL", "NaN", "-0", "+0", "0x1", "1e3", "1.0", "1.5", "-1", " 1", "1 ", "1_0",
     "\u0661", "9" * 40, "-9223372036854775808", "9223372036854775807", "9223372036854775808",
     "2147483648", "[1]", "true", "1e-1", "Infinity", "1L", "00", "--1", "1e18",
 )  # fmt: skip
-_ODD_WORDS = ("", "null", "TRUE", "1", "0", "yes", "*", "SQL92", "TAG", "a || b", "bravo", "UPPER")
+_UNUSUAL_VALUES = (
+    "", "null", "TRUE", "1", "0", "yes", "*", "SQL92", "TAG", "a || b", "bravo", "UPPER",
+)  # fmt: skip
 _TOPIC_FIELDS = ("topic", "b")
 _GROUP_FIELDS = ("consumerGroup", "group")
-_PLACE_FIELDS = ("offset", "commitLogOffset")
-_BY_PLACE = (
+_LOG_OFFSET_FIELDS = ("offset", "commitLogOffset")
+_BY_LOG_OFFSET = (
     RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
 )  # fmt: skip
 _SENDS = (
@@ -72,7 +74,7 @@ _NUMBERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LogOffsets:
     """Log offsets of messages, as they were when the broker was filled."""
 
     own: tuple[int, ...]
@@ -82,8 +84,8 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One request, and what must become of it."""
+class GeneratedRequest:
+    """One request, and its expected result."""
 
     frame: bytes
     opaque: int
@@ -94,16 +96,16 @@ class Tried:
 
 
 class Draft:
-    """A request that is being made up."""
+    """A request that is being generated."""
 
-    def __init__(self, random: Random, places: Places, by: acl.Credentials) -> None:
+    def __init__(self, random: Random, log_offsets: LogOffsets, by: acl.Credentials) -> None:
         self.random = random
         self.client = f"{by.access_key}-client"
-        self.places = places
+        self.log_offsets = log_offsets
         self.foreign = False
-        """A field that counts names something of bravo, or of the broker itself."""
-        self.odd = False
-        """Some value is not what a client would send, or nobody knows what it means."""
+        """A relevant field names something of bravo, or of the broker itself."""
+        self.unusual = False
+        """Some value is not what a client would send, or its meaning is unclear."""
 
     def topic(self, *, writes: bool = False) -> str:
         pick = self.random.random()
@@ -112,8 +114,8 @@ class Draft:
         if pick < 0.8:
             self.foreign = True
             return self.random.choice(FOREIGN_TOPICS if pick < 0.65 else INTERNAL_TOPICS)
-        self.odd = True
-        return self.random.choice(_ODD_NAMES)
+        self.unusual = True
+        return self.random.choice(_UNUSUAL_NAMES)
 
     def group(self) -> str:
         pick = self.random.random()
@@ -122,31 +124,31 @@ class Draft:
         if pick < 0.85:
             self.foreign = True
             return self.random.choice(FOREIGN_GROUPS)
-        self.odd = True
-        return self.random.choice(_ODD_NAMES)
+        self.unusual = True
+        return self.random.choice(_UNUSUAL_NAMES)
 
-    def place(self) -> str:
+    def log_offset(self) -> str:
         own = self.random.random() < 0.3
-        number = self.random.choice(self.places.own if own else self.places.foreign)
+        number = self.random.choice(self.log_offsets.own if own else self.log_offsets.foreign)
         if self.random.random() < 0.4:
             self.foreign = self.foreign or not own
             return str(number)
-        self.odd = True
+        self.unusual = True
         return self.random.choice((
             f"{number}.0", f"{number}e0", f"+{number}", f"00{number}", f" {number}", f"{number} ",
             f"{number / 10}e1", f"{number}.", f"{number}L", hex(number), f"{number:_}",
-            str(number + 2**32), str(-number), str(2**62), str(number + 1), *_ODD_NUMBERS,
+            str(number + 2**32), str(-number), str(2**62), str(number + 1), *_UNUSUAL_NUMBERS,
         ))  # fmt: skip
 
     def number(self, name: str) -> str:
         if self.random.random() < 0.02:
-            self.odd = True
-            return self.random.choice(_ODD_NUMBERS)
+            self.unusual = True
+            return self.random.choice(_UNUSUAL_NUMBERS)
         return _NUMBERS.get(name, "0")
 
-    def word(self) -> str:
-        self.odd = True
-        return self.random.choice(_ODD_WORDS)
+    def unusual_value(self) -> str:
+        self.unusual = True
+        return self.random.choice(_UNUSUAL_VALUES)
 
 
 # -- headers ---------------------------------------------------------------------------------------
@@ -169,13 +171,13 @@ def _fields(draft: Draft, code: int) -> dict[str, str]:
             fields[name] = draft.topic(writes=code in _SENDS)
         elif name in _GROUP_FIELDS:
             fields[name] = draft.group()
-        elif name in _PLACE_FIELDS and code in _BY_PLACE:
-            fields[name] = draft.place()
+        elif name in _LOG_OFFSET_FIELDS and code in _BY_LOG_OFFSET:
+            fields[name] = draft.log_offset()
         elif least == "0":
             fields[name] = draft.number(name)
     if code == RequestCode.RECALL_MESSAGE:
         topic = random.choice(("alpha", "bravo", fields["topic"]))
-        handle = RecallHandle(topic, "broker-a", draft.places.due_ms, "UB1")
+        handle = RecallHandle(topic, "broker-a", draft.log_offsets.due_ms, "UB1")
         fields["recallHandle"] = encode_handle(handle)
     if code == RequestCode.GET_CONSUME_STATS and random.random() < 0.5:
         fields[random.choice(("topic", "topicList"))] = draft.topic()
@@ -189,9 +191,9 @@ def _fields(draft: Draft, code: int) -> dict[str, str]:
             fields["commitOrRollback"] = random.choice(("8", "12", "0"))
     for name in _optional_fields(code) if random.random() < 0.2 else ():
         if name not in fields and random.random() < 0.3:
-            fields[name] = draft.word()
+            fields[name] = draft.unusual_value()
     if random.random() < 0.05:
-        draft.odd = True
+        draft.unusual = True
         fields[random.choice(("Topic", "TOPIC", "b", "topic", "consumergroup", "ns", "nsd"))] = (
             random.choice(FOREIGN_TOPICS + OWN_TOPICS)
         )
@@ -229,7 +231,7 @@ def _body(draft: Draft, code: int) -> object:
             for _ in range(draft.random.randrange(3))
         ]  # fmt: skip
         producers = [{"groupName": draft.random.choice(("alpha-producers", "bravo-producers"))}]
-        draft.odd = draft.odd or client != draft.client
+        draft.unusual = draft.unusual or client != draft.client
         return {
             "clientID": client,
             "consumerDataSet": consumers,
@@ -252,11 +254,11 @@ def _body(draft: Draft, code: int) -> object:
 
 
 def _json_text(draft: Draft, value: object) -> bytes:
-    """The body, at times in a dialect that fastjson reads, or with names that are there twice."""
+    """The body, at times in a dialect that fastjson accepts, or with duplicate names."""
     text = json.dumps(value)
     if draft.random.random() < 0.8:
         return text.encode()
-    draft.odd = True
+    draft.unusual = True
     for old, new in draft.random.choice((
         (('"topic": "', '"topic": "bravo", "topic": "'),),
         (('"c": "', '"c": "bravos", "c": "'),),
@@ -283,7 +285,7 @@ def _frame(header: bytes, body: bytes) -> bytes:
 
 
 def _raw_header(draft: Draft, code: int, opaque: int, fields: dict[str, str]) -> bytes:
-    """A JSON header by hand: names twice, values that are no strings."""
+    """A hand-written JSON header: duplicate names, values that are no strings."""
     random = draft.random
     pairs: list[tuple[str, Any]] = []
     for name, value in fields.items():
@@ -304,7 +306,7 @@ def _raw_header(draft: Draft, code: int, opaque: int, fields: dict[str, str]) ->
 
 
 def _signed_raw(draft: Draft, header: bytes, body: bytes, by: acl.Credentials) -> bytes | None:
-    """The frame with a signature over what the broker will read; None if it reads nothing."""
+    """The frame with a signature over what the broker decodes; None if it cannot decode it."""
     start = b'"extFields":{'
     keyed = header.replace(start, start + f'"AccessKey":"{by.access_key}",'.encode(), 1)
     try:
@@ -317,11 +319,11 @@ def _signed_raw(draft: Draft, header: bytes, body: bytes, by: acl.Credentials) -
     return _frame(signed, body)
 
 
-def make_up(data: bytes, places: Places, opaque: int) -> Tried | None:
-    """The request that an input stands for; None if no broker could read it."""
+def generate_request(data: bytes, log_offsets: LogOffsets, opaque: int) -> GeneratedRequest | None:
+    """The request that an input selects; None if no broker could decode it."""
     random = Random(data)
     by = random.choice(ACCOUNTS)
-    draft = Draft(random, places, by)
+    draft = Draft(random, log_offsets, by)
     code = random.choice(_OPEN) if random.random() < 0.92 else random.choice(_ALL)
     fields = _fields(draft, code)
     body = b"body of alpha"
@@ -339,21 +341,21 @@ def make_up(data: bytes, places: Places, opaque: int) -> Tried | None:
         acl.sign(request, by)
         frame = command.encode(request)
     else:
-        draft.odd = True
+        draft.unusual = True
         header = _raw_header(draft, code, opaque, fields)
         if random.random() < 0.3:
             header = mutate(random, header, header)
         raw = _signed_raw(draft, header, body, by)
-        # An answer with the opaque of another request could not be told from that one's.
+        # A response with the opaque of another request could not be matched.
         if raw is None or command.decode(raw).opaque != opaque:
             return None
         frame, code = raw, command.decode(raw).code
     is_open = code in OPEN_CODES
-    return Tried(
+    return GeneratedRequest(
         frame,
         opaque,
         by,
         code,
-        must_be_refused=not draft.odd and (draft.foreign or not is_open),
-        must_pass=not draft.odd and not draft.foreign and is_open and by is not NOTHING,
+        must_be_refused=not draft.unusual and (draft.foreign or not is_open),
+        must_pass=not draft.unusual and not draft.foreign and is_open and by is not NOTHING,
     )

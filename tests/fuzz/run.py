@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.run --count 1000000 [--only "access control"]
 
-A decoder may answer or raise ProtocolError. Anything else is a finding: another exception, a batch
+A decoder may return or raise ProtocolError. Anything else is a finding: another exception, a batch
 of inputs that takes longer than its deadline, or memory beyond the ceiling (the process runs under
 an address-space limit, so an unbounded allocation becomes a MemoryError and names its input).
 """
@@ -28,11 +28,11 @@ MEMORY_CEILING_BYTES = 2 * 1024**3
 
 
 class FuzzFinding(AssertionError):
-    """A decoder did something other than answer or refuse."""
+    """A decoder did something other than return or refuse."""
 
 
 def fuzz(target: Target, count: int, seed: int) -> tuple[int, int]:
-    """Run `count` mutated inputs; returns how many were answered and how many refused."""
+    """Run `count` mutated inputs; returns how many were decoded and how many refused."""
     random = Random(f"{target.name}-{seed}")
     corpus = target.corpus()
     answered = refused = 0
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [t for t in TARGETS if options.only in (None, t.name)]
     if not chosen:
         parser.error(f"no decoder is called {options.only}")
-    # The broker of access control would write a line for each request that it refuses.
+    # The broker would log a line for each refused request.
     logging.disable(logging.CRITICAL)
     try:
         with Progress() as progress:

@@ -38,13 +38,13 @@ class Target:
 
 
 def _lines(pattern: str) -> list[dict[str, str]]:
-    found = [
+    lines = [
         json.loads(line)
         for path in sorted(GOLDEN.glob(pattern))
         for line in path.read_text().splitlines()
     ]
-    assert found, f"no captured bytes in {pattern}"
-    return found
+    assert lines, f"no captured bytes in {pattern}"
+    return lines
 
 
 @cache
@@ -128,7 +128,7 @@ def split(data: bytes) -> object:
 
 
 def framed(header: bytes, encoding: int) -> bytes:
-    """A frame whose lengths are right, so that what is wrong with the header is all there is."""
+    """A frame with valid lengths, so that only the header is invalid."""
     headline = encoding << 24 | len(header)
     return (4 + len(header)).to_bytes(4, "big") + headline.to_bytes(4, "big") + header
 
@@ -142,7 +142,7 @@ def binary_header(data: bytes) -> object:
 
 
 def typed_header(data: bytes) -> object:
-    """The typed header that the code in a binary header asks for."""
+    """The typed header for the code in a binary header."""
     decoded = command.decode(framed(data, HeaderEncoding.ROCKETMQ))
     try:
         header_type = REQUEST_HEADERS[RequestCode(decoded.code)]
@@ -216,7 +216,7 @@ def guarded(data: bytes) -> object:
 
 
 def close() -> None:
-    """Stop what the targets have started."""
+    """Stop the processes of the targets."""
     if guard.cache_info().currsize:
         guard().close()
         guard.cache_clear()

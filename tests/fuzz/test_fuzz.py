@@ -26,13 +26,13 @@ def is_read(target: Target, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_decoder_answers_or_refuses(target: Target) -> None:
+def test_decoder_returns_or_raises_protocol_error(target: Target) -> None:
     answered, refused = fuzz(target, COUNT, seed=20_260)
     assert answered + refused == COUNT
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_mutation_starts_from_input_that_is_read(target: Target) -> None:
-    """Otherwise it would start from rubbish and never get past the first check."""
+def test_seed_inputs_are_valid(target: Target) -> None:
+    """Otherwise mutation would start from invalid input and never pass the first check."""
     corpus = target.corpus()
     assert sum(is_read(target, data) for data in corpus) >= len(corpus) / 4

@@ -1,4 +1,4 @@
-"""Laws of the broker's tables: what is saved comes back, and waiting pulls are never lost."""
+"""The broker's tables: saved tables round-trip, and parked pulls are never lost."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,9 @@ COUNTS = st.integers(1, 64)
 
 
 @given(st.dictionaries(NAMES, st.tuples(COUNTS, COUNTS, st.integers(0, 7), st.booleans())))
-def test_topics_come_back_from_their_file(topics: dict[str, tuple[int, int, int, bool]]) -> None:
+def test_topics_round_trip_through_their_file(
+    topics: dict[str, tuple[int, int, int, bool]],
+) -> None:
     config = BrokerConfig(broker_name="b")
     table = TopicTable(system_topics(config), lambda: 5)
     for name, (reads, writes, perm, order) in topics.items():
@@ -36,7 +38,7 @@ def test_topics_come_back_from_their_file(topics: dict[str, tuple[int, int, int,
 
 
 @given(st.dictionaries(NAMES, st.tuples(st.booleans(), st.integers(0, 16))))
-def test_groups_come_back_from_their_file(groups: dict[str, tuple[bool, int]]) -> None:
+def test_groups_round_trip_through_their_file(groups: dict[str, tuple[bool, int]]) -> None:
     table = GroupTable(lambda: 5)
     for name, (enabled, retries) in groups.items():
         table.put(
@@ -54,7 +56,7 @@ def test_groups_come_back_from_their_file(groups: dict[str, tuple[bool, int]]) -
         st.tuples(NAMES, NAMES, st.integers(0, 1000)), st.integers(0, 2**62), max_size=30
     )
 )
-def test_offsets_come_back_from_their_file(offsets: dict[tuple[str, str, int], int]) -> None:
+def test_offsets_round_trip_through_their_file(offsets: dict[tuple[str, str, int], int]) -> None:
     table = OffsetTable()
     for (group, topic, queue_id), queue_offset in offsets.items():
         table.commit(group, topic, queue_id, queue_offset)
@@ -73,7 +75,7 @@ def reload(data: bytes, table: TopicTable | GroupTable | OffsetTable) -> None:
 
 
 class ParkedModel(RuleBasedStateMachine):
-    """Parked pulls against a plain list."""
+    """Parked pulls compared with a list."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,8 +45,8 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[list[Value]]]:
     return columns, rows
 
 
-def parts_of(value: Value) -> list[str]:
-    """What stands on one line: a number, or a word."""
+def tokens_of(value: Value) -> list[str]:
+    """Text that is not split over lines: a number, or a word."""
     return [f"{value:,}"] if isinstance(value, int) else value.split()
 
 
@@ -54,16 +54,16 @@ def parts_of(value: Value) -> list[str]:
 def test_every_value_is_shown_whole(made: tuple[list[str], list[list[Value]]], width: int) -> None:
     columns, rows = made
     shown = drawn(table(columns, rows), width)
-    words = re.split(r"\s+", shown)
+    tokens = re.split(r"\s+", shown)
     for row in rows:
         for value in row:
-            for part in parts_of(value):
-                assert part in words, (part, shown)
+            for token in tokens_of(value):
+                assert token in tokens, (token, shown)
     assert "…" not in shown
 
 
 @given(width=st.integers(20, 60), number=st.integers(10**30, 10**40))
-def test_a_value_that_is_wider_than_the_screen_loses_no_character(width: int, number: int) -> None:
+def test_value_wider_than_the_screen_loses_no_character(width: int, number: int) -> None:
     value = f"b{number}" * 3
     shown = drawn(table(["!name", ">count"], [(value, 1)]), width)
     assert value in re.sub(r"[\s─]", "", shown)
@@ -74,13 +74,13 @@ def test_a_value_that_is_wider_than_the_screen_loses_no_character(width: int, nu
     width=WIDTHS,
 )
 def test_facts_are_shown_whole(pairs: list[tuple[str, str | int]], width: int) -> None:
-    words = re.split(r"\s+", drawn(key_values(pairs), width))
+    tokens = re.split(r"\s+", drawn(key_values(pairs), width))
     for _, value in pairs:
-        for part in parts_of(value):
-            assert part in words
+        for token in tokens_of(value):
+            assert token in tokens
 
 
-def test_all_tables_are_made_by_the_module_that_keeps_values_whole() -> None:
+def test_all_tables_are_rendered_by_one_module() -> None:
     folder = Path(tianzhou.cli.__file__).parent
     others = [
         path.name

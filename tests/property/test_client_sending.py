@@ -1,4 +1,4 @@
-"""Laws of the producer's decisions: turns, faults, routes, batches."""
+"""The producer's decisions: round robin, faults, routes, batches."""
 
 import itertools
 from collections import Counter
@@ -24,14 +24,16 @@ QUEUES = st.lists(
 
 
 @given(QUEUES, st.integers(0, 1 << 16), st.integers(1, 4))
-def test_all_queues_get_their_turn(queues: list[Queue], first: int, rounds: int) -> None:
+def test_queues_are_selected_round_robin(queues: list[Queue], first: int, rounds: int) -> None:
     picker = Picker(first_index=first)
     picked = Counter(picker.pick("t", queues, 0) for _ in range(len(queues) * rounds))
     assert picked == Counter(dict.fromkeys(queues, rounds))
 
 
 @given(QUEUES, NAMES, st.integers(0, 50))
-def test_a_retry_leaves_the_broker_if_it_can(queues: list[Queue], last: str, first: int) -> None:
+def test_retry_uses_another_broker_if_there_is_one(
+    queues: list[Queue], last: str, first: int
+) -> None:
     picked = Picker(first_index=first).pick("t", queues, 0, last)
     assert picked in queues
     if any(queue.broker_name != last for queue in queues):
@@ -58,7 +60,9 @@ def test_available_brokers_are_preferred(
     st.dictionaries(NAMES, st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 7))),
     st.dictionaries(NAMES, st.sets(st.integers(0, 2))),
 )
-def test_routes(queues: dict[str, tuple[int, int, int]], brokers: dict[str, set[int]]) -> None:
+def test_route_lists_readable_and_writable_queues(
+    queues: dict[str, tuple[int, int, int]], brokers: dict[str, set[int]]
+) -> None:
     data = TopicRouteData(
         queues=[
             QueueData(broker_name=name, write_queue_count=write, read_queue_count=read, perm=perm)
@@ -81,13 +85,13 @@ def test_routes(queues: dict[str, tuple[int, int, int]], brokers: dict[str, set[
 
 
 @given(st.lists(st.integers(1, 100)), st.integers(1, 200), st.integers(1, 10))
-def test_batches(sizes: list[int], batch_bytes: int, batch_count: int) -> None:
+def test_batches_are_split_by_limits(sizes: list[int], batch_bytes: int, batch_count: int) -> None:
     stretches = split(sizes, batch_bytes, batch_count)
     assert [at for stretch in stretches for at in stretch] == list(range(len(sizes)))
     for stretch in stretches:
         assert 1 <= len(stretch) <= batch_count
         assert len(stretch) == 1 or sum(sizes[at] for at in stretch) <= batch_bytes
-    # No two neighbours could have gone together.
+    # The first message of the next batch would not have fitted.
     for one, other in itertools.pairwise(stretches):
         first = sizes[other.start]
         assert len(one) == batch_count or sum(sizes[at] for at in one) + first > batch_bytes
@@ -109,6 +113,6 @@ def test_batch_items_read_back(body: bytes, key: str, wait_stored: bool) -> None
 
 
 @given(st.text() | st.integers(-(2**63), 2**63 - 1), QUEUES)
-def test_a_key_always_has_the_same_queue(key: str | int, queues: list[Queue]) -> None:
+def test_key_always_selects_the_same_queue(key: str | int, queues: list[Queue]) -> None:
     message = Message("t", b"x")
     assert by_hash(key)(queues, message) == by_hash(key)(tuple(queues), message)

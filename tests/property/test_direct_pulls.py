@@ -1,7 +1,7 @@
-"""Answers to pulls that the feed writes to the socket itself are what the handlers would send.
+"""Pull responses that the fast path writes to the socket equal those of the handlers.
 
-The runs are those of `test_feed_twin.py`, with a pipe for a socket that takes little at a time: so
-answers leave whole, in part and not at all, and what is left follows by way of the transport.
+The runs are those of `test_fast_path.py`, with a pipe of little capacity as the socket:
+responses are written whole, in part or not at all, and the transport sends the rest.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import math
 import os
 
 import pytest
-from tests.property import test_feed_twin
-from tests.property.test_feed_twin import (
+from tests.property import test_fast_path
+from tests.property.test_fast_path import (
     LARGER,
     PEERS,
     Now,
@@ -40,13 +40,13 @@ PIPE_BYTES = 4096
 
 
 @pytest.fixture(autouse=True)
-def _all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is done in a turn must not depend on how fast this machine is."""
+def _all_in_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a loop iteration must not depend on the speed of the machine."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
 
 class Pipe:
-    """What stands for a socket: it takes a little, then no more until that is read."""
+    """A socket with little capacity: it accepts no more until that is read."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK)
@@ -73,7 +73,7 @@ class Pipe:
 
 
 class PipedTransport(Transport):
-    """Sends to a pipe, which frames may reach directly, too."""
+    """Sends to a pipe, which the fast path may also write directly."""
 
     def __init__(self, peer: tuple[str, int]) -> None:
         super().__init__(peer)
@@ -81,7 +81,7 @@ class PipedTransport(Transport):
         self._unsent = b""
         self._own_bytes = 0
         self.direct_bytes = 0
-        """How many bytes came to the pipe without passing through here."""
+        """How many bytes were written to the pipe directly."""
         self.broken = False
 
     def get_extra_info(self, name: str, default: object = None) -> object:
@@ -131,21 +131,23 @@ class PipedSide(Side):
 
     async def arrive(self, data: bytes, pieces: list[int]) -> None:
         await super().arrive(data, pieces)
-        await asyncio.sleep(0)  # what was released last leaves with the next turn
+        await asyncio.sleep(0)  # the last released responses are sent in the next iteration
         for transport in self.piped:
             transport.drain()
 
 
 @pytest.mark.parametrize("seed", [40, 42, 43, 44])
-def test_pulls_are_answered_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_responses_equal_those_of_the_handlers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[PipedSide] = []
 
-    class Noted(PipedSide):
+    class RecordingSide(PipedSide):
         def __post_init__(self) -> None:
             super().__post_init__()
             made.append(self)
 
-    monkeypatch.setattr(test_feed_twin, "Side", Noted)
+    monkeypatch.setattr(test_fast_path, "Side", RecordingSide)
     pairs = LARGER | ({"flushDiskType": "SYNC_FLUSH"} if seed == 44 else {})
     run(seed, PEERS[0], pairs, pull_percent=50)
     fed, plain = ([transport.direct_bytes for transport in side.piped] for side in made)
@@ -154,8 +156,8 @@ def test_pulls_are_answered_alike(seed: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def piped_side(monkeypatch: pytest.MonkeyPatch) -> tuple[PipedSide, PipedTransport]:
-    """A broker that has answered a pull already, so that it knows the connection's socket."""
-    monkeypatch.setattr(test_feed_twin, "Side", PipedSide)
+    """A broker that has answered a pull, so it knows the connection's socket."""
+    monkeypatch.setattr(test_fast_path, "Side", PipedSide)
     side = await fed_side()
     assert isinstance(side, PipedSide)
     await side.arrive(pull_frame(3, 0), [])
@@ -169,7 +171,7 @@ def opaques(transport: PipedTransport) -> list[tuple[int, int]]:
     return [(answer.opaque, answer.code) for answer in answers]
 
 
-async def test_what_the_socket_does_not_take_follows_in_its_order(
+async def test_unsent_bytes_follow_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     side, transport = await piped_side(monkeypatch)
@@ -177,14 +179,16 @@ async def test_what_the_socket_does_not_take_follows_in_its_order(
         await side.arrive(send_frame(4, bytes(900)), [])
     transport.written.clear()
     before = transport.direct_bytes
-    # The first fills the pipe and leaves a rest; the others wait behind that.
+    # The first response fills the pipe; the others wait behind its rest.
     await side.arrive(b"".join(pull_frame(number, 0) for number in range(10, 14)), [])
     assert opaques(transport) == [(number, 0) for number in range(10, 14)]
     assert 0 < transport.direct_bytes - before <= PIPE_BYTES
     side.close()
 
 
-async def test_answers_to_sends_are_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pull_responses_do_not_overtake_send_responses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     side, transport = await piped_side(monkeypatch)
     stream = send_frame(5, b"x", e="1") + pull_frame(6, 0) + pull_frame(7, 0)
     await side.arrive(stream, [])
@@ -195,7 +199,7 @@ async def test_answers_to_sends_are_not_overtaken(monkeypatch: pytest.MonkeyPatc
 async def test_the_socket_of_a_broken_connection_is_not_written_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its number may be another's by then."""
+    """Its descriptor may be in use for another file."""
     side, transport = await piped_side(monkeypatch)
     assert side.connection.socket == transport.pipe.fileno()
     transport.broken = True
@@ -209,7 +213,7 @@ async def test_the_socket_of_a_broken_connection_is_not_written_to(
     side.close()
 
 
-async def test_an_encrypted_connection_has_no_socket_to_write_to() -> None:
+async def test_encrypted_connection_is_not_written_directly() -> None:
     side = PipedSide(True, Now(), PEERS[0], dict(LARGER))
     prepare(side)
     side.connection.secure = True
@@ -218,7 +222,7 @@ async def test_an_encrypted_connection_has_no_socket_to_write_to() -> None:
     side.close()
 
 
-async def test_a_pull_that_finds_nothing_is_the_handlers_to_answer(
+async def test_pull_without_messages_is_passed_to_the_handlers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     side, transport = await piped_side(monkeypatch)

@@ -1,4 +1,4 @@
-"""Laws of filters: the compiled SQL92 filter agrees with a plain walk over the expression."""
+"""The compiled SQL92 filter equals a simple evaluation of the expression."""
 
 from typing import Any
 
@@ -60,14 +60,14 @@ def as_sql(node: Any) -> str:  # noqa: ANN401 - a tree of tuples
             return f"{name} CONTAINS {quoted(text)}"
         case ("not", inner):
             return f"NOT ({as_sql(inner)})"
-        case (word, left, right):
-            return f"({as_sql(left)}) {word.upper()} ({as_sql(right)})"
+        case (operator, left, right):
+            return f"({as_sql(left)}) {operator.upper()} ({as_sql(right)})"
         case _:
             raise AssertionError(node)
 
 
 def walk(node: Any, message: dict[str, str]) -> bool | None:  # noqa: ANN401 - a tree of tuples
-    """What the expression means, said as plainly as possible; ValueError where RocketMQ fails."""
+    """Evaluate the expression as simply as possible; ValueError where RocketMQ fails."""
     match node:
         case ("order", symbol, name, number):
             text = message.get(name)
@@ -140,7 +140,7 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
 
 
 @given(st.text(alphabet="ab\x01\x02ö", max_size=40), st.text(alphabet="abö", max_size=2))
-def test_a_property_found_raw_is_the_one_that_decoding_gives(text: str, name: str) -> None:
+def test_raw_property_lookup_equals_decoding(text: str, name: str) -> None:
     decoded = properties.decode(text)
     raw = text.encode()
     assert find_property(raw, name) == decoded.get(name)
@@ -161,10 +161,10 @@ def test_every_tag_named_is_selected(tags: list[str]) -> None:
     st.sampled_from(["10.0.0.1", "::1"]),
     st.sampled_from(["10.0.0.1", "::1"]),
 )
-def test_the_properties_of_a_record_are_found_in_every_layout(
-    topic: str, body: bytes, found: dict[str, str], born: str, store: str
+def test_properties_are_located_in_every_record_layout(
+    topic: str, body: bytes, props: dict[str, str], born: str, store: str
 ) -> None:
-    text = properties.encode(found)
+    text = properties.encode(props)
     record = encode_record(
         topic=topic, body=body, properties_text=text, queue_id=0, born_time_ms=0,
         born_host=(born, 1), store_host=(store, 2),

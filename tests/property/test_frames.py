@@ -1,4 +1,4 @@
-"""Laws of framing and of the command header, on the kernel and on the pure twin."""
+"""Framing and the command header, with the kernel and with the pure-Python code."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def test_any_split_of_a_stream_gives_the_same_frames(
     waiting = bytearray()
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         waiting += stream[start:stop]
-        found, consumed = framing.split(waiting)
-        received += [bytes(waiting[first:last]) for first, last in found]
+        ranges, consumed = framing.split(waiting)
+        received += [bytes(waiting[first:last]) for first, last in ranges]
         del waiting[:consumed]
     assert received == frames
     assert not waiting
@@ -45,11 +45,11 @@ def test_frames_before_an_impossible_length_come_out_however_the_stream_is_split
     for piece in (stream[:cut], stream[cut:], b""):
         waiting += piece
         try:
-            found, consumed = framing.split(waiting)
+            ranges, consumed = framing.split(waiting)
         except FrameError:
             refused = True
             break
-        received += [bytes(waiting[first:last]) for first, last in found]
+        received += [bytes(waiting[first:last]) for first, last in ranges]
         del waiting[:consumed]
     assert refused
     assert received == frames
@@ -72,9 +72,9 @@ def test_an_impossible_length_is_refused_before_its_bytes_arrive(
 ) -> None:
     stream = length.to_bytes(4, "big") + behind
     if 4 <= length <= limit:
-        found, consumed = framing.split(stream, limit)
+        ranges, consumed = framing.split(stream, limit)
         assert consumed == (4 + length if len(behind) >= length else 0)
-        assert len(found) == (1 if consumed else 0)
+        assert len(ranges) == (1 if consumed else 0)
     else:
         with pytest.raises(FrameError, match=f"frame of {length} bytes"):
             framing.split(stream, limit)
@@ -83,20 +83,20 @@ def test_an_impossible_length_is_refused_before_its_bytes_arrive(
 @given(st.binary(max_size=64))
 def test_random_bytes_split_without_gap_or_overlap(stream: bytes) -> None:
     try:
-        found, consumed = framing.split(stream, 1000)
+        ranges, consumed = framing.split(stream, 1000)
     except FrameError:
         return
-    ends = [stop for _, stop in found]
-    assert [start for start, _ in found] == [0, *ends][: len(found)]
+    ends = [stop for _, stop in ranges]
+    assert [start for start, _ in ranges] == [0, *ends][: len(ranges)]
     assert consumed == (ends[-1] if ends else 0)
 
 
 @given(wire_strategies.commands)
-def test_a_command_survives_the_way_in_both_encodings(values: dict[str, Any]) -> None:
+def test_command_round_trips_in_both_encodings(values: dict[str, Any]) -> None:
     sent = Command(**values)
     got = command.decode(command.encode(sent))
     if sent.encoding is HeaderEncoding.ROCKETMQ:
-        # The binary header has no way to tell an empty remark, or no ext fields, from none at all.
+        # The binary header cannot distinguish an empty remark, or empty ext fields, from none.
         assert (got.remark or "", got.fields) == (sent.remark or "", sent.fields)
         got.remark, got.ext_fields = sent.remark, sent.ext_fields
     assert got == sent

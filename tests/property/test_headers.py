@@ -43,7 +43,7 @@ def any_header(draw: st.DrawFn) -> Header:
 
 
 @given(any_header())
-def test_what_is_written_is_read_again(header: Header) -> None:
+def test_headers_round_trip(header: Header) -> None:
     fields = encode(header)
     assert decode(type(header), fields) == header
     assert all(isinstance(text, str) for text in fields.values())
@@ -57,7 +57,9 @@ def test_unknown_fields_change_nothing(header: Header, others: dict[str, str]) -
 
 
 @given(any_header(), st.data())
-def test_any_text_is_read_or_refused_by_name(header: Header, data: st.DataObject) -> None:
+def test_any_text_is_decoded_or_refused_with_the_field_name(
+    header: Header, data: st.DataObject
+) -> None:
     fields = encode(header)
     if not fields:
         return

@@ -1,4 +1,4 @@
-"""The law of statistics: a window holds what happened in its steps, whoever looks and when."""
+"""Statistics: a window is the sum of its steps, independent of when it is read."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,5 +77,5 @@ def test_totals_count_every_message_once(actions: list[tuple[str, str, int]]) ->
         counted = sum(
             counts.messages for (name, _), counts in stats.by_queue.items() if name == topic
         )
-        found = history.look_up("TOPIC_PUT_NUMS", topic, now_ms)
-        assert (found[WINDOWS[-1]].sum if found else 0) == counted
+        series = history.look_up("TOPIC_PUT_NUMS", topic, now_ms)
+        assert (series[WINDOWS[-1]].sum if series else 0) == counted

@@ -1,6 +1,8 @@
-"""Pop consumption against a plain model: nothing is lost, nobody gets what another has, and only
-what is done with is committed; with a clock of the test that jumps at times, and through restarts
-from the index."""
+"""Pop consumption against a model, with a manual clock that jumps, and restarts from the index.
+
+Nothing is lost, no message is delivered to two consumers at once, and only finished messages are
+committed.
+"""
 
 import shutil
 import tempfile
@@ -27,7 +29,7 @@ jumps_ms = st.sampled_from([-86_400_000, -20, 20, 86_400_000])
 
 
 class Shared(RuleBasedStateMachine):
-    """Queues that many consumers share. The model keeps every message, one by one."""
+    """Queues that many consumers share. The model has every message, one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,19 +113,19 @@ class Shared(RuleBasedStateMachine):
 
     @precondition(lambda self: self.stale)
     @rule(at=st.integers(0, 20))
-    def an_old_handle_does_nothing(self, at: int) -> None:
+    def old_handle_is_ignored(self, at: int) -> None:
         key, row = self.stale[at % len(self.stale)]
         if self.flying[key].get(row.queue_offset) == row:
-            return  # its place was popped anew at the same millisecond
+            return  # its message was popped again in the same millisecond
         assert self.table.acked(key, *row) is None
         assert self.table.prolonged(key, row, self.now, 10) is None
 
     @rule(ms=st.integers(1, 40))
-    def time_goes_by(self, ms: int) -> None:
+    def time_passes(self, ms: int) -> None:
         self.now_ms += ms
 
     @rule(count=st.integers(1, 5))
-    def take_due(self, count: int) -> None:
+    def due_is_polled(self, count: int) -> None:
         known = set(self.taken)
         due = {
             (key, row)
@@ -157,7 +159,7 @@ class Shared(RuleBasedStateMachine):
         self.taken = []
 
     @rule(key=keys, back=st.integers(0, 10))
-    def the_place_is_set(self, key: Key, back: int) -> None:
+    def offset_is_set(self, key: Key, back: int) -> None:
         self.next[key] = max(self.next[key] - back, 0)
         self.note(Change(key, self.next[key], clear=True))
         self.stale += [(key, row) for row in self.flying[key].values()]
@@ -201,7 +203,7 @@ class Shared(RuleBasedStateMachine):
 
 
 class Ordered(RuleBasedStateMachine):
-    """One ordered queue. The model is the list of messages and who has which until when."""
+    """One ordered queue. The model is the list of messages, with consumer and time of each."""
 
     KEY = KEYS[0]
 
@@ -253,7 +255,7 @@ class Ordered(RuleBasedStateMachine):
         self.times = {each: self.times.get(each, 0) + 1 for each in offsets if each in again}
         assert batch.counts == self.times
         self.note(Change(self.KEY, offsets[0], batch=batch))
-        # What comes again with its batch is to be acknowledged again.
+        # A redelivered batch must be acknowledged again.
         self.done -= set(offsets)
         self.batch, self.pop_ms = offsets, self.now.wall_ms
         self.held = dict.fromkeys(offsets, self.now_ms + wait_ms)
@@ -283,7 +285,7 @@ class Ordered(RuleBasedStateMachine):
             self.held[queue_offset] = self.now_ms + wait_ms
 
     @rule(ms=st.integers(1, 40))
-    def time_goes_by(self, ms: int) -> None:
+    def time_passes(self, ms: int) -> None:
         was_blocked = any(until > self.now_ms for until in self.held.values())
         self.now_ms += ms
         is_blocked = any(until > self.now_ms for until in self.held.values())
@@ -302,7 +304,7 @@ class Ordered(RuleBasedStateMachine):
             self.table.apply(change, self.now)
         batch = self.table.batch(self.KEY)
         if batch is not None:
-            # Now the time of day is all there is.
+            # After a restart only the wall clock is known.
             self.held = {each: batch.due_ms(each, self.now) for each in self.held}
 
     @invariant()

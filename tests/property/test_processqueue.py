@@ -29,7 +29,7 @@ def pulled(next_offset: int, sizes: list[tuple[int, int]]) -> list[ReceivedMessa
 
 
 class ConcurrentModel(RuleBasedStateMachine):
-    """The model knows which offsets are unfinished and nothing else."""
+    """The model is the set of unfinished offsets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class ConcurrentModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
-    def keep_some(self, data: st.DataObject) -> None:
+    def finish_some(self, data: st.DataObject) -> None:
         batch = data.draw(st.sampled_from(self.out))
-        kept = data.draw(st.sets(st.sampled_from(batch.messages)))
-        rest = [each for each in batch.messages if each in kept]
+        unfinished = data.draw(st.sets(st.sampled_from(batch.messages)))
+        rest = [each for each in batch.messages if each in unfinished]
         for each in batch.messages:
-            if each not in kept:
+            if each not in unfinished:
                 del self.unfinished[each.queue_offset]
         self.queue.retain(batch, rest, 1)
         if not rest:

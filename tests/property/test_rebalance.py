@@ -1,4 +1,4 @@
-"""Laws of allocation: every queue exactly once, whoever computes it and in whatever order."""
+"""Allocation: every queue exactly once, for every member and order."""
 
 from collections import Counter
 from random import Random
@@ -66,7 +66,7 @@ def test_average_portions_differ_by_one_at_most(queues: list[Queue], ids: list[s
 
 
 @given(QUEUES, CLIENT_IDS, st.data())
-def test_consistent_hash_moves_only_the_queues_of_who_left(
+def test_consistent_hash_moves_only_the_queues_of_the_member_that_left(
     queues: list[Queue], ids: list[str], data: st.DataObject
 ) -> None:
     gone = data.draw(st.sampled_from(ids))

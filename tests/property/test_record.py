@@ -1,4 +1,4 @@
-"""Laws of the message record, on the kernel and on the pure twin."""
+"""The message record, with the kernel and with the pure-Python code."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ DERIVED = {"sys_flag": 0, "body_crc": 0, "size_bytes": 0}
 
 
 @given(wire_strategies.stored_messages, st.booleans())
-def test_a_message_survives_the_record(message: StoredMessage, closed: bool) -> None:
+def test_message_round_trips_through_the_record(message: StoredMessage, closed: bool) -> None:
     data = record.encode_stored(message, closed=closed)
     read = record.decode_record(data)
     assert msgspec.structs.replace(read, **DERIVED) == msgspec.structs.replace(message, **DERIVED)
@@ -45,7 +45,7 @@ def test_a_reply_holds_its_messages_in_order(messages: list[StoredMessage]) -> N
     wire_strategies.int64,
     wire_strategies.int64,
 )
-def test_patching_changes_place_and_time_and_nothing_else(
+def test_patching_changes_only_offsets_and_time(
     message: StoredMessage, queue_offset: int, log_offset: int, store_time_ms: int
 ) -> None:
     buffer = bytearray(b"before" + record.encode_stored(message) + b"behind")
@@ -68,9 +68,7 @@ def test_damage_raises_record_error_or_gives_a_message_of_that_size(data: bytes)
 
 
 @given(st.lists(wire_strategies.records, min_size=1, max_size=3).map(b"".join), st.data())
-def test_scanning_stops_at_the_first_place_without_a_whole_record(
-    reply: bytes, data: st.DataObject
-) -> None:
+def test_scanning_stops_at_the_first_incomplete_record(reply: bytes, data: st.DataObject) -> None:
     stop = data.draw(st.integers(1, len(reply) - 1))
     whole = [span for span in record.scan_records(reply) if span[0] + span[1] <= stop]
     found: list[tuple[int, int, int]] = []

@@ -1,7 +1,7 @@
-"""The registry against a plain model of RocketMQ's rules, whatever is done to both in any order.
+"""The registry against a model of RocketMQ's rules, with random operations in any order.
 
-The model keeps its tables as RocketMQ does and walks through all of them for everything. After
-each step every route must be the same, and every cached answer what a fresh one would be.
+The model has the tables of RocketMQ and scans all of them for every operation. After each step
+every route must be equal, and every cached response equal to a new one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -211,7 +211,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.acting_master = False
-        # Room for a few answers only, so that answers also go for lack of it.
+        # Space for a few responses only, so that eviction happens.
         self.cache = RouteCache(self.fresh, 2_000)
         self.registry = Registry(self.cache.forget)
         self.model = Model()
@@ -228,7 +228,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), connection=connections)
     def register_again(self, which: int, connection: str) -> None:
-        """Brokers repeat themselves every 30 seconds, sometimes on a new connection."""
+        """Brokers register every 30 seconds, sometimes on a new connection."""
         if self.said:
             self.say(replace(self.recent(which), connection=connection))
 

@@ -55,7 +55,7 @@ def record_batch(
 
 
 def taken(made: pa.RecordBatch) -> list[bytes] | None:
-    """The items of all rows; None where they have to be made one by one."""
+    """The items of all rows; None if the kernel declines."""
     if not sink_rows.may_be_items(made):
         return None
     items = sink_rows.items_of(made, np.arange(made.num_rows, dtype=np.int32))
@@ -98,7 +98,7 @@ def test_unusual_rows_are_declined_or_equal(rows: list[dict[str, Any]], columns:
         assert found == one_by_one(made, found)
         return
     if kernel.WHY_PURE is None:
-        # There is a reason: a row is refused, or one of the odd texts occurs.
+        # The reason: a row is refused, or it has one of the unusual texts.
         try:
             for message in sink_rows.messages_of(made, "t"):
                 batch_item(message, "0" * 32)

@@ -27,7 +27,7 @@ BEGIN_MS = 1_700_000_000_000
 MESSAGE, BLANK, DELETED = "message", "blank", "deleted"
 KINDS = st.sampled_from([MESSAGE, MESSAGE, BLANK, DELETED])
 ENTRY_ROWS = st.lists(st.tuples(KINDS, st.integers(0, 3)), max_size=14)
-"""What an entry stands for, and how much later than the one before it was stored."""
+"""The kind of an entry, and its time since the previous one."""
 
 
 class Log:
@@ -37,7 +37,7 @@ class Log:
         self.content = bytearray()
 
     def append(self, store_time_ms: int, queue_offset: int) -> tuple[int, int]:
-        """Where the record begins, and its size."""
+        """The log offset and the size of the record."""
         record = self._record(store_time_ms, queue_offset)
         room = LOG_FILE_BYTES - len(self.content) % LOG_FILE_BYTES
         if len(record) + 8 > room:
@@ -66,7 +66,7 @@ def write(root: Path, rows: list[tuple[str, int]], first: int) -> list[int | Non
         if kind == MESSAGE:
             entries += ENTRY.pack(*log.append(time_ms, queue_offset), 0)
         else:
-            # A place behind the end of the log is as good as one before its beginning.
+            # A log offset behind the end of the log equals one before its beginning.
             entries += ENTRY.pack(*((0, BLANK_SIZE) if kind == BLANK else (2**40, 100)), 0)
     put(root / "commitlog", bytes(log.content), 0, LOG_FILE_BYTES)
     queue = root / "consumequeue" / TOPIC / str(QUEUE_ID)

@@ -41,7 +41,7 @@ TAGS = st.sampled_from(["", "red", "green"])
 
 
 class Message:
-    """What the model knows of a message."""
+    """A message in the model."""
 
     def __init__(self, one: Draft, key: str, done: Appended, log_offset: int) -> None:
         self.body = bytes(one.body)
@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.abandon()
         self.disk = after
         self.open()
-        # What a killed process left behind was read and made durable by the start.
+        # The start has read and flushed what a killed process had written.
         self.all_durable()
 
     @rule(dice=st.randoms(use_true_random=False))
@@ -144,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.all_durable()
 
     def forget_what_was_lost(self) -> None:
-        """Messages that nobody was promised may be gone, but only from the end of the log on."""
+        """Unacknowledged messages may be lost, but only at the end of the log."""
         end = self.store.end_log_offset
         for queue, messages in list(self.queues.items()):
             for queue_offset, message in sorted(messages.items()):
@@ -216,7 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.min_offset(*queue) == low
 
     @invariant()
-    def every_message_is_found_by_key_and_place(self) -> None:
+    def every_message_is_found_by_key_and_offset(self) -> None:
         for (topic, _), messages in self.queues.items():
             for message in messages.values():
                 record = self.store.record_at(message.log_offset)

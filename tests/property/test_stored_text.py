@@ -1,6 +1,6 @@
-"""What a broker stores of the properties of a send, and the hash of keys.
+"""The stored properties of a send, and the hash of keys.
 
-The quick ways give the same as the plain ones.
+The optimized functions equal the simple ones.
 """
 
 from hypothesis import example, given

@@ -1,7 +1,7 @@
-"""Transactions against a plain model: sends, ends, checks, clocks that jump, crashes in any order.
+"""Transactions against a model: sends, ends, checks, clocks that jump, crashes in any order.
 
-The model is a list of halves, each open or not, and what it says happens to each of them in a round
-of checks. The broker's side is the real one on a simulated disk, with a clock of the test's own.
+The model is a list of halves, open or not, and the expected result of a round of checks for each.
+The broker's code runs on a simulated disk with a manual clock.
 """
 
 import random
@@ -46,14 +46,14 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module", autouse=True)
-def looks_are_time() -> Iterator[None]:
-    """A step of a round ends by the clock; here each look at it takes the same time.
+def clock_reads_take_time() -> Iterator[None]:
+    """A slice of a round ends by the clock; here each read of it takes the same time.
 
-    What is stored must depend on nothing but the choices of a run, or a repetition is another run.
+    What is stored must depend on nothing but the choices of a run, or it could not be repeated.
     """
-    looks = count()
+    reads = count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_loop, "perf_counter", lambda: next(looks) / 4096)
+        patch.setattr(check_loop, "perf_counter", lambda: next(reads) / 4096)
         yield
 
 
@@ -93,7 +93,7 @@ class MortalStore(MessageStore):
 
 @dataclass(frozen=True)
 class Half:
-    """What the model knows of a half."""
+    """A half in the model."""
 
     name: str
     born_ms: int
@@ -118,7 +118,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.half_count = 0
         self.open: dict[int, Half] = {}
         self.renewed: dict[int, int] = {}
-        """Where a checked half is now, by where it was; a broker that restarts forgets it."""
+        """New offset of a checked half by its old one; lost at a restart."""
         self.delivered: list[str] = []
         self.given_up: list[str] = []
         self.asked: list[StoredMessage] = []
@@ -211,7 +211,7 @@ class TransactionMachine(RuleBasedStateMachine):
         try:
             self.halves.commit(half)
         except Killed:
-            # Delivered, but not known to be: it is committed once more.
+            # Delivered without a recorded end: it is committed again.
             self.delivered.append(self.open[queue_offset].name)
         self.kill()
 
@@ -227,7 +227,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.open) < self.half_count)
     @rule(data=st.data(), is_commit=st.booleans())
     def end_again(self, data: st.DataObject, is_commit: bool) -> None:
-        """A producer names a place at which no half is open: ended, given up, or checked since."""
+        """A producer sends an offset without an open half: ended, discarded, or checked since."""
         closed = [each for each in range(self.half_count) if each not in self.open]
         queue_offset, half = self.half_at(data.draw(st.sampled_from(closed)))
         newest = queue_offset
@@ -255,7 +255,7 @@ class TransactionMachine(RuleBasedStateMachine):
         names = [
             half.name
             for queue_offset, half in sorted(self.open.items())
-            if self.settle(queue_offset, half, ended=True) == "check"
+            if self.check_result(queue_offset, half, ended=True) == "check"
         ]
         assert [half.body.decode() for half in self.asked] == names
         for half in self.asked:
@@ -267,7 +267,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(appends=st.integers(1, 9))
     def check_and_be_killed(self, appends: int) -> None:
-        """One half a step: each takes an append of its own and one of its end."""
+        """One half per slice: each needs an append of its own and one of its end."""
         self.checks.begin_round()
         self.store.appends_left = appends
         left = appends
@@ -277,12 +277,12 @@ class TransactionMachine(RuleBasedStateMachine):
         except Killed:
             pass
         for queue_offset, half in sorted(self.open.items()):
-            if left > 0 and self.settle(queue_offset, half, ended=left > 1) != "wait":
+            if left > 0 and self.check_result(queue_offset, half, ended=left > 1) != "wait":
                 left -= 2
         self.kill()
 
-    def settle(self, queue_offset: int, half: Half, *, ended: bool) -> str:
-        """What becomes of an open half now; without its end it stays open as well."""
+    def check_result(self, queue_offset: int, half: Half, *, ended: bool) -> str:
+        """The result of a check of an open half; without its end it stays open as well."""
         age_ms = self.now_ms - half.born_ms
         if half.immunity_s is None:
             waits = 0 <= age_ms <= TIMEOUT_MS
@@ -305,8 +305,8 @@ class TransactionMachine(RuleBasedStateMachine):
     # -- disks and crashes ----------------------------------------------------------------------
 
     @rule(is_flushed=st.booleans())
-    def keep(self, is_flushed: bool) -> None:
-        """What a broker does every few seconds; the table it saves survives everything."""
+    def save_progress(self, is_flushed: bool) -> None:
+        """The periodic save of the progress; the saved table survives every crash."""
         if is_flushed:
             self.store.flush()
         self.halves.note_progress()
@@ -323,7 +323,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(dice=st.randoms(use_true_random=False))
     def power_cut(self, dice: random.Random) -> None:
-        """What was not on the disk is lost, so the model is what is left of it."""
+        """Unflushed data is lost, so the model is reduced to the rest."""
         after = self.disk.after_power_cut(dice)
         self.store.abandon()
         self.disk = after
@@ -358,7 +358,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert properties.REAL_TOPIC not in message.properties
 
     @invariant()
-    def what_is_given_up_is_kept_apart(self) -> None:
+    def discarded_halves_are_in_their_topic(self) -> None:
         kept = [message.body.decode() for message in self.messages(CHECK_MAX_TOPIC)]
         assert kept == self.given_up
 
@@ -393,14 +393,14 @@ def check_laws(machine: TransactionMachine) -> None:
     machine.exactly_the_open_halves_are_open()
 
 
-def test_progress_is_not_kept_before_what_it_rests_on_is_on_the_disk() -> None:
+def test_progress_is_saved_only_after_its_messages_are_on_disk() -> None:
     machine = TransactionMachine()
     machine.start()
     machine.send(0, None)
-    machine.keep(True)
+    machine.save_progress(True)
     machine.commit_half(*machine.half_at(0))
     machine.check(5)
-    machine.keep(False)
+    machine.save_progress(False)
     # Nothing that was not flushed survives this cut.
     for seed in range(5):
         machine.power_cut(random.Random(seed))
@@ -416,7 +416,7 @@ def test_ends_of_halves_behind_an_open_one_are_read_again_after_a_crash() -> Non
     for queue_offset in (*range(10), *range(11, 40, 2)):
         machine.commit_half(*machine.half_at(queue_offset))
     machine.check(5)
-    machine.keep(True)
+    machine.save_progress(True)
     assert machine.offsets.find(rules.GROUP, HALF_TOPIC, 0) == 10
     assert machine.offsets.find(rules.GROUP, HALF_OP_TOPIC, 0) == 10
     machine.kill()

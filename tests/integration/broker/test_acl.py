@@ -1,7 +1,7 @@
 """Access control of a running broker: signed requests, changes of the files, attacks over sockets.
 
-What each kind of request needs is tested in tests/unit/broker/acl; here the check is seen to stand
-in the way of every request, whatever path it takes.
+What each kind of request needs is tested in tests/unit/broker/acl; here every path of a
+request through the broker is checked.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ async def send(it: Cluster, by: acl.Credentials | None, topic: str = "orders") -
     return await ask(it, by, RequestCode.SEND_MESSAGE_V2, send_fields(topic), b"x" * 100)
 
 
-async def test_only_what_is_granted_passes_in_both_encodings(tmp_path: Path) -> None:
+async def test_requests_need_permission_in_both_encodings(tmp_path: Path) -> None:
     async with guarded(tmp_path) as it:
         for encoding in HeaderEncoding:
             for by, topic, expected in (
@@ -101,34 +101,34 @@ async def test_only_what_is_granted_passes_in_both_encodings(tmp_path: Path) -> 
         assert not stolen.body
 
 
-async def test_a_message_cannot_be_read_by_sending_it_back_or_by_its_offset(tmp_path: Path) -> None:
+async def test_unreadable_message_cannot_be_sent_back_or_read_by_offset(tmp_path: Path) -> None:
     async with guarded(tmp_path) as it:
         stored = await send(it, ADMIN, "invoices")
-        place = str(int(stored.fields["msgId"][-16:], 16))
+        log_offset = str(int(stored.fields["msgId"][-16:], 16))
         for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK):
-            fields = {"offset": place, "group": "clerks", "delayLevel": "0"}
+            fields = {"offset": log_offset, "group": "clerks", "delayLevel": "0"}
             answer = await ask(it, PLAIN, code, fields)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert (answer.remark or "").endswith("for the topic of this message")
 
 
 @asynccontextmanager
-async def attacked(folder: Path) -> AsyncGenerator[tuple[Cluster, dict[str, Attack]]]:
-    """A broker with accounts and messages, and the requests that try to get around."""
+async def broker_with_attacks(folder: Path) -> AsyncGenerator[tuple[Cluster, dict[str, Attack]]]:
+    """A broker with accounts and messages, and requests that try to bypass access control."""
     (folder / "conf").mkdir()
     (folder / "conf" / "plain_acl.yml").write_text(write_text(attacks.ACCOUNTS))
     async with cluster(folder, aclEnable="true", rocketmqHome=folder, **PROM) as it:
-        places: dict[str, int] = {}
+        log_offsets: dict[str, int] = {}
         for topic in ("granted", "published", "secret", "%RETRY%secret"):
             it.broker.topics.put(TopicConfig(topic_name=topic))
             stored = await send(it, attacks.ADMIN, topic)
             assert stored.code == ResponseCode.SUCCESS, stored.remark
-            places[topic] = int(stored.fields["msgId"][-16:], 16)
-        yield it, attacks.attacks(places.__getitem__)
+            log_offsets[topic] = int(stored.fields["msgId"][-16:], 16)
+        yield it, attacks.attacks(log_offsets.__getitem__)
 
 
 async def test_every_attack_is_refused_over_sockets_in_both_encodings(tmp_path: Path) -> None:
-    async with attacked(tmp_path) as (it, table):
+    async with broker_with_attacks(tmp_path) as (it, table):
         ends = {topic: it.broker.topics.get(topic) for topic in ("secret", "published")}
         for encoding in HeaderEncoding:
             for name, (tried, expected) in table.items():
@@ -165,12 +165,12 @@ async def test_a_changed_file_is_loaded_and_an_invalid_one_is_not(
     async with guarded(tmp_path) as it:
         file = tmp_path / "conf" / "plain_acl.yml"
 
-        async def newcomer_may() -> bool:
+        async def new_account_may() -> bool:
             return (await send(it, NEWCOMER)).code == ResponseCode.SUCCESS
 
-        assert not await newcomer_may()
+        assert not await new_account_may()
         file.write_text(WITH_NEWCOMER)
-        await eventually(newcomer_may, "the new account")
+        await eventually(new_account_may, "the new account")
 
         stop = asyncio.Event()
 
@@ -184,7 +184,7 @@ async def test_a_changed_file_is_loaded_and_an_invalid_one_is_not(
         with caplog.at_level(logging.ERROR):
             file.write_text(ACCOUNTS[: ACCOUNTS.index("plain-secret")] + "]")
             await eventually(lambda: "last good rules stay" in caplog.text, "the complaint")
-        assert await newcomer_may()
+        assert await new_account_may()
         stop.set()
         codes = await running
         assert codes
@@ -192,10 +192,10 @@ async def test_a_changed_file_is_loaded_and_an_invalid_one_is_not(
 
         file.write_text(ACCOUNTS)
 
-        async def newcomer_may_not() -> bool:
-            return not await newcomer_may()
+        async def new_account_may_not() -> bool:
+            return not await new_account_may()
 
-        await eventually(newcomer_may_not, "the account to be gone")
+        await eventually(new_account_may_not, "the account to be gone")
 
 
 async def test_accounts_are_changed_by_requests_of_administrators_only(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_accounts_are_changed_by_requests_of_administrators_only(tmp_path:
         assert (await send(it, None)).code == ResponseCode.SUCCESS
 
 
-async def test_a_deleted_file_leaves_the_rules_in_force_and_is_written_again(
+async def test_rules_survive_deletion_of_their_file_and_the_next_change_rewrites_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with guarded(tmp_path) as it:
@@ -249,7 +249,7 @@ async def test_a_deleted_file_leaves_the_rules_in_force_and_is_written_again(
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-async def test_requests_about_accounts_say_that_access_control_is_off(tmp_path: Path) -> None:
+async def test_account_requests_fail_when_access_control_is_off(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for code in (
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -263,7 +263,7 @@ async def test_requests_about_accounts_say_that_access_control_is_off(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "why"), [(None, "create one with the first accounts"), ("accounts: [", "no YAML")]
 )
-async def test_a_broker_does_not_start_without_usable_rules(
+async def test_broker_with_invalid_access_control_files_does_not_start(
     tmp_path: Path, text: str | None, why: str
 ) -> None:
     if text is not None:

@@ -1,7 +1,6 @@
-"""Access control reads each request into the type that its handler reads it into.
+"""Access control decodes each request into the same type as its handler.
 
-Both name the type in what they say about a request that cannot be read, so a handler must say what
-access control would.
+Both name the type in the error for a request that cannot be decoded, so the errors must be equal.
 """
 
 from pathlib import Path

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.integration.broker.test_acl import ask
-from tests.integration.broker.test_kinds import answering_peer, success
+from tests.integration.broker.test_locks_replies_queries import answering_peer, success
 from tests.support.brokers import (
     Cluster,
     Peer,
@@ -45,7 +45,7 @@ accounts:
     defaultGroupPerm: SUB
 """
 CHECKS_SEEN = 8
-"""Of two members one is asked at random: one that may be asked is, in eight checks."""
+"""One of two members is chosen at random: in eight checks an allowed one is chosen."""
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ def checks_of(peer: Peer) -> list[Command]:
 # -- transactions ----------------------------------------------------------------------------------
 
 
-async def test_only_a_producer_that_may_publish_to_the_topic_is_sent_its_halves(
+async def test_halves_are_sent_only_to_producers_that_may_publish_to_the_topic(
     tmp_path: Path,
 ) -> None:
     quick = {"transactionTimeOut": 1, "transactionCheckInterval": 20, "transactionCheckMax": 1000}
@@ -96,7 +96,7 @@ async def test_only_a_producer_that_may_publish_to_the_topic_is_sent_its_halves(
         assert half.code == ResponseCode.SUCCESS, half.remark
         await eventually(lambda: len(checks_of(it.peer)) >= CHECKS_SEEN, "the checks")
         assert not checks_of(intruder)
-        # The right is looked at when a producer is asked: taken away, it is asked no more.
+        # The permission is checked before each check: once removed, the producer gets no more.
         file = tmp_path / "conf" / "plain_acl.yml"
         swapped = ACCOUNTS.replace("orders=PUB|SUB", "none=SUB").replace("other=PUB", "orders=PUB")
         file.write_text(swapped)
@@ -112,7 +112,7 @@ async def reply(peer: Peer, by: acl.Credentials, topic: str, size: int = 4) -> C
     return await request(peer, by, RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"x" * size)
 
 
-async def test_a_reply_needs_the_right_to_publish_to_the_reply_topic(tmp_path: Path) -> None:
+async def test_reply_needs_permission_to_publish_to_the_reply_topic(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path, maxMessageSize=65536) as it,
         answering_peer(it.broker.address, success) as asker,
@@ -137,7 +137,7 @@ async def test_a_reply_needs_the_right_to_publish_to_the_reply_topic(tmp_path: P
         assert not stolen.body
 
 
-async def test_replies_go_to_no_other_topic_without_access_control_either(tmp_path: Path) -> None:
+async def test_reply_to_another_topic_is_refused_without_access_control(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         before = it.broker.topics.get("orders")
         for code, fields in (
@@ -160,12 +160,12 @@ async def test_a_client_id_in_use_cannot_be_used_by_another_account(tmp_path: Pa
         answering_peer(it.broker.address, success) as intruder,
     ):
         assert (await heartbeat(owner, OWNER, "asker@1", "askers")).code == 0
-        taken = await heartbeat(intruder, OTHER, "asker@1", "askers")
-        assert taken.code == ResponseCode.NO_PERMISSION
-        assert "client id asker@1 is in use" in (taken.remark or "")
+        refused_heartbeat = await heartbeat(intruder, OTHER, "asker@1", "askers")
+        assert refused_heartbeat.code == ResponseCode.NO_PERMISSION
+        assert "client id asker@1 is in use" in (refused_heartbeat.remark or "")
         assert (await reply(it.peer, OWNER, REPLIES)).code == ResponseCode.SUCCESS
         assert (len(owner.pushed), len(intruder.pushed)) == (1, 0)
-        # A client that connects again may have its id back, and an unused id is free.
+        # A client that reconnects may use its id again, and an unused id is free.
         async with answering_peer(it.broker.address, success) as again:
             assert (await heartbeat(again, OWNER, "asker@1", "askers")).code == 0
             assert (await reply(it.peer, OWNER, REPLIES)).code == ResponseCode.SUCCESS

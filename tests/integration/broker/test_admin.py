@@ -1,4 +1,4 @@
-"""Administration over real sockets: topics, groups, settings, and how the broker is doing."""
+"""Administration over real sockets: topics, groups, settings, run-time information."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ async def test_topics_are_listed_changed_and_deleted(tmp_path: Path) -> None:
         assert bodies_in(await it.peer.pull("g", "t", 0, 0)) == [b"y"]
 
 
-async def test_impossible_topics_are_refused(tmp_path: Path) -> None:
+async def test_invalid_topics_are_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         refused = (
             topic_fields("a b", 1, 1), topic_fields("", 1, 1), topic_fields("t", 0, 1),
@@ -170,7 +170,7 @@ async def test_groups_are_created_disabled_and_deleted(tmp_path: Path) -> None:
 # -- the broker ------------------------------------------------------------------------------------
 
 
-async def test_settings_change_while_it_runs_and_are_saved(tmp_path: Path) -> None:
+async def test_settings_change_at_run_time_and_are_saved(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         answer = await it.peer.expect(RequestCode.GET_BROKER_CONFIG)
         shown = {each.key: each.value for each in parse_properties(answer.body.decode(), "answer")}
@@ -191,7 +191,7 @@ async def test_settings_change_while_it_runs_and_are_saved(tmp_path: Path) -> No
         assert (await it.peer.send("t", b"x" * 1_500_000)).code == ResponseCode.SUCCESS
 
 
-async def test_wrong_settings_change_nothing(tmp_path: Path) -> None:
+async def test_invalid_settings_change_nothing(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for body, code, complaint in (
             (b"maxMessageSize=many", ResponseCode.SYSTEM_ERROR, "maxMessageSize"),
@@ -275,7 +275,7 @@ async def test_the_broker_registers_and_unregisters_with_every_nameserver(tmp_pa
         for namesrv in (one, two):
             async with peer_of(namesrv) as asked:
                 answer = await asked.expect(RequestCode.GET_BROKER_CLUSTER_INFO)
-                assert b"broker-a" not in answer.body, "told when the broker stops"
+                assert b"broker-a" not in answer.body, "unregistered when the broker stops"
 
 
 async def test_the_broker_registers_with_a_nameserver_added_later(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from tianzhou.protocol.bodies.stats import ColdDataFlowInfo
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 WAITS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
-"""These may be held, so they are asked elsewhere."""
+"""These may be parked, so other tests send them."""
 
 PAGE = Path(__file__).parents[3] / "docs" / "admin.md"
 ROW = re.compile(r"(?m)^\| (\d+) \| (\w+) \| (broker|nameserver|client|no) \| (.*?) ?\|$")
 
 
 def documented() -> dict[int, tuple[str, str, str]]:
-    """Name, who serves it, and the rest of the row, by code."""
+    """Name, server, and the rest of the row, by code."""
     return {int(row[1]): (row[2], row[3], row[4]) for row in ROW.finditer(PAGE.read_text())}
 
 
@@ -34,11 +34,11 @@ def test_every_code_has_its_row_in_the_documentation() -> None:
         assert (code in REFUSED) <= (served_by != "broker"), code
 
 
-async def test_every_code_is_served_or_says_why_not(tmp_path: Path) -> None:
+async def test_every_code_is_served_or_refused_with_a_reason(tmp_path: Path) -> None:
     rows = documented()
     async with cluster(tmp_path) as it:
         for code in sorted(set(RequestCode) - WAITS):
-            # The header is empty, so a code that is served and needs one complains about that.
+            # The header is empty, so a served code that needs one refuses the request.
             answer = await it.peer.ask(code, {}, b"{}")
             remark = answer.remark or ""
             is_refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -48,11 +48,11 @@ async def test_every_code_is_served_or_says_why_not(tmp_path: Path) -> None:
                     code.name, remark,
                 )  # fmt: skip
             assert "Traceback" not in remark
-        # It has harmed nothing.
+        # The broker still works.
         assert (await it.peer.send("t", b"x")).code == ResponseCode.SUCCESS
 
 
-async def test_an_unknown_code(tmp_path: Path) -> None:
+async def test_unknown_code_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         answer = await it.peer.ask(31_999)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -114,11 +114,11 @@ async def test_the_log_is_read_with_and_without_read_ahead(tmp_path: Path) -> No
 
 
 def has_random_reads(store: Path) -> bool:
-    """Whether this process has mapped the log with the advice to read it at random ("rr")."""
-    is_log = found = False
+    """Whether this process has mapped the log with the advice for random reads ("rr")."""
+    is_log = has_advice = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ", 1)[0]:
             is_log = str(store) in line and "/commitlog/" in line
         elif is_log and line.startswith("VmFlags:"):
-            found = found or " rr" in line
-    return found
+            has_advice = has_advice or " rr" in line
+    return has_advice

@@ -1,4 +1,4 @@
-"""Statistics and the care of the store over real sockets, as mqadmin asks for them."""
+"""Statistics and maintenance of the store over real sockets, as mqadmin requests them."""
 
 import asyncio
 import struct
@@ -172,7 +172,7 @@ async def test_totals_survive_restarts(tmp_path: Path) -> None:
         assert seen["msgPutTotalTodayMorning"] == "0"
 
 
-async def test_totals_that_cannot_be_read_do_not_stop_the_start(tmp_path: Path) -> None:
+async def test_unreadable_totals_do_not_prevent_the_start(tmp_path: Path) -> None:
     path = tmp_path / "store" / "config" / "statistics.json"
     path.parent.mkdir(parents=True)
     path.write_text("no JSON at all")
@@ -205,7 +205,7 @@ async def test_offsets_and_lag_of_every_group(tmp_path: Path) -> None:
         fields = {"consumerGroup": "g"}
         answer = await it.peer.expect(RequestCode.GET_CONSUME_STATS, fields)
         assert decode(ConsumeStats, answer.body).consume_tps > 0
-        # Online and without a subscription to it, the group has left the topic behind.
+        # The group is online without a subscription to the topic, so the topic is not listed.
         await it.peer.heartbeat("c", "g", {"other": "*"})
         answer = await it.peer.expect(RequestCode.GET_CONSUME_STATS, fields)
         assert decode(ConsumeStats, answer.body).offsets == {}
@@ -215,8 +215,8 @@ async def test_offsets_and_lag_of_every_group(tmp_path: Path) -> None:
         assert len(decode(ConsumeStats, answer.body).offsets) == 2
 
 
-async def places(peer: Peer, group: str, queue_id: int = 0) -> tuple[int, int]:
-    """Where a group is in topic t: consumerOffset and pullOffset."""
+async def group_offsets(peer: Peer, group: str, queue_id: int = 0) -> tuple[int, int]:
+    """consumerOffset and pullOffset of a group in topic t."""
     fields = {"consumerGroup": group, "topic": "t"}
     answer = await peer.expect(RequestCode.GET_CONSUME_STATS, fields)
     table = decode(ConsumeStats, answer.body).offsets
@@ -225,71 +225,71 @@ async def places(peer: Peer, group: str, queue_id: int = 0) -> tuple[int, int]:
     return found.consumer_offset, found.pull_offset
 
 
-async def test_what_is_pulled_and_not_committed_is_in_flight(tmp_path: Path) -> None:
-    """Whether the handlers answered the pull, the kernel, or a message that came later."""
+async def test_pulled_and_uncommitted_messages_are_in_flight(tmp_path: Path) -> None:
+    """The pull is answered by a handler, by the kernel, or when a message arrives."""
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as other:
         for number in range(10):
             await it.peer.send("t", b"%d" % number)
-        assert await places(it.peer, "g") == (0, 0)
+        assert await group_offsets(it.peer, "g") == (0, 0)
         for at in (0, 2, 4):
             await it.peer.pull("g", "t", 0, at, count=2)
-        assert await places(it.peer, "g") == (0, 6)
+        assert await group_offsets(it.peer, "g") == (0, 6)
         await commit(it.peer, "g", "t", 0, 3)
-        assert await places(it.peer, "g") == (3, 6)
+        assert await group_offsets(it.peer, "g") == (3, 6)
         await commit(it.peer, "g", "t", 0, 8)
-        assert await places(it.peer, "g") == (8, 8), "never less than what is done"
+        assert await group_offsets(it.peer, "g") == (8, 8), "never less than what is done"
         held = asyncio.create_task(other.pull("g", "t", 0, 10, sys_flag=6, suspend_ms=30_000))
         await eventually(lambda: len(it.broker.parked) == 1, "parked")
-        assert await places(it.peer, "g") == (8, 10)
+        assert await group_offsets(it.peer, "g") == (8, 10)
         await it.peer.send("t", b"10")
         assert (await held).code == ResponseCode.SUCCESS
-        assert await places(it.peer, "g") == (8, 11)
+        assert await group_offsets(it.peer, "g") == (8, 11)
         await it.peer.pull("g", "t", 0, 8, count=1)
-        assert await places(it.peer, "g") == (8, 9), "pulled again from further back"
+        assert await group_offsets(it.peer, "g") == (8, 9), "pulled again from further back"
         answer = await it.peer.expect(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
         assert decode(ConsumeStatsList, answer.body).total_inflight_diff == 1
         it.broker.offsets.reset("g", "t", 0, 1)
-        assert await places(it.peer, "g") == (1, 1)
+        assert await group_offsets(it.peer, "g") == (1, 1)
 
 
 @pytest.mark.parametrize("order", [False, True])
-async def test_what_is_popped_and_not_acknowledged_is_in_flight(
+async def test_popped_and_unacknowledged_messages_are_in_flight(
     tmp_path: Path, *, order: bool
 ) -> None:
     async with cluster(tmp_path) as it:
         for number in range(5):
             await it.peer.send("t", b"%d" % number)
         first, second, _ = await pop(it.peer, count=3, queue_id=0, order=order)
-        assert await places(it.peer, "g") == (0, 3)
+        assert await group_offsets(it.peer, "g") == (0, 3)
         await ack(it.peer, first)
         await ack(it.peer, second)
-        assert await places(it.peer, "g") == (2, 3)
+        assert await group_offsets(it.peer, "g") == (2, 3)
 
 
-async def test_a_client_without_subscriptions_has_left_no_topic(tmp_path: Path) -> None:
+async def test_client_without_subscriptions_keeps_the_topics_of_its_group(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "t", 2, 2)
         await create(it.peer, "u", 1, 1)
         for topic in ("t", "u"):
             await commit(it.peer, "g", topic, 0, 0)
 
-        async def told(**fields: str) -> set[str | None]:
+        async def topics_in_stats(**fields: str) -> set[str | None]:
             asked = {"consumerGroup": "g", **fields}
             answer = await it.peer.expect(RequestCode.GET_CONSUME_STATS, asked)
             return {queue.topic for queue in decode(ConsumeStats, answer.body).offsets}
 
         await it.peer.heartbeat("c", "g", {})
-        assert await told() == {"t", "u"}
+        assert await topics_in_stats() == {"t", "u"}
         clone = {"srcGroup": "g", "destGroup": "h", "topic": "t", "offline": "false"}
         await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, clone)
         assert at_once(it.broker.offsets.topics_of("h")) == {"t"}
         await it.peer.heartbeat("c", "g", {"u": "*"})
-        assert await told() == {"u"}
-        assert await told(topic="t") == set()
-        assert await told(topicList="t", topic="u") == {"t"}, "a list is taken at its word"
+        assert await topics_in_stats() == {"u"}
+        assert await topics_in_stats(topic="t") == set()
+        assert await topics_in_stats(topicList="t", topic="u") == {"t"}, "a list is not checked"
 
 
-async def test_the_age_of_the_backlog_of_a_group(tmp_path: Path) -> None:
+async def test_age_of_the_backlog_of_a_group(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "t", 2, 2)
         await it.peer.send("t", b"x", queue_id=0)
@@ -338,22 +338,22 @@ async def test_the_lowest_offset_of_all_groups(tmp_path: Path) -> None:
         for group, queue_offset in (("a", 2), ("b", 4), ("low", 1)):
             await commit(it.peer, group, "t", 0, queue_offset)
 
-        async def asked(compare: str, without: str) -> dict[int, int]:
+        async def correction_offsets(compare: str, without: str) -> dict[int, int]:
             fields = {"topic": "t", "compareGroup": compare, "filterGroups": without}
             answer = await it.peer.expect(RequestCode.QUERY_CORRECTION_OFFSET, fields)
             return decode(QueryCorrectionOffsetBody, answer.body).offsets
 
-        assert await asked("b", "") == {0: 1}
-        assert await asked("b", "low") == {0: 2}
-        assert await asked("low", "low") == {0: INT64_MAX}, "it is behind all others"
-        assert await asked("nobody", "low,a") == {0: 4}
+        assert await correction_offsets("b", "") == {0: 1}
+        assert await correction_offsets("b", "low") == {0: 2}
+        assert await correction_offsets("low", "low") == {0: INT64_MAX}, "it is behind all others"
+        assert await correction_offsets("nobody", "low,a") == {0: 4}
         assert it.broker.offsets.find("low", "t", 0) == 1, "asking changes nothing"
 
 
 # -- lists, and who may read -----------------------------------------------------------------------
 
 
-async def test_lists_of_topics_and_groups_are_created_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_lists_of_topics_and_groups_are_created_atomically(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         topics = [
             TopicConfig(topic_name="a", read_queue_count=3, attributes={"+message.type": "FIFO"}),
@@ -460,21 +460,21 @@ async def test_entries_of_a_queue_are_shown(tmp_path: Path) -> None:
             await it.peer.send("t", b"x", props={"TAGS": tag})
         await it.peer.heartbeat("c", "g", {"t": "a"})
 
-        async def asked(**more: str) -> QueryConsumeQueueBody:
+        async def queue_entries(**more: str) -> QueryConsumeQueueBody:
             fields = {"topic": "t", "queueId": "0", "index": "0", "count": "10"} | more
             answer = await it.peer.expect(RequestCode.QUERY_CONSUME_QUEUE, fields)
             return decode(QueryConsumeQueueBody, answer.body)
 
-        body = await asked(consumerGroup="g")
+        body = await queue_entries(consumerGroup="g")
         assert (body.min_queue_index, body.max_queue_index) == (0, 3)
         assert body.entries is not None
         assert [each.matches for each in body.entries] == [True, False, True]
         assert body.entries[0].log_offset == 0
         assert body.subscription_data is not None
         assert body.filter_data == "null"
-        offline = await asked(consumerGroup="nobody")
+        offline = await queue_entries(consumerGroup="nobody")
         assert offline.filter_data == "nobody@t is not online!"
-        assert (await asked(index="1", count="1")).entries == [
+        assert (await queue_entries(index="1", count="1")).entries == [
             body.entries[1].__class__(
                 log_offset=body.entries[1].log_offset,
                 size_bytes=body.entries[1].size_bytes,
@@ -482,8 +482,8 @@ async def test_entries_of_a_queue_are_shown(tmp_path: Path) -> None:
             )
         ]
         for index in ("3", "-1", "9000000000"):
-            assert (await asked(index=index)).entries == []
-        assert (await asked(count="-5")).entries == []
+            assert (await queue_entries(index=index)).entries == []
+        assert (await queue_entries(count="-5")).entries == []
         fields = {"topic": "t", "queueId": "7", "index": "0", "count": "1"}
         answer = await it.peer.ask(RequestCode.QUERY_CONSUME_QUEUE, fields)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "7@t is not exist!")
@@ -495,9 +495,9 @@ async def test_an_expression_is_shown_with_the_queue(tmp_path: Path) -> None:
         await it.peer.heartbeat("c", "g", {"t": "a > 5"}, kind="SQL92")
         fields = {"topic": "t", "queueId": "0", "index": "0", "count": "1", "consumerGroup": "g"}
         answer = await it.peer.expect(RequestCode.QUERY_CONSUME_QUEUE, fields)
-        told = decode(QueryConsumeQueueBody, answer.body).filter_data
-        assert told is not None
-        assert '"expression":"a > 5"' in told
+        filter_data = decode(QueryConsumeQueueBody, answer.body).filter_data
+        assert filter_data is not None
+        assert '"expression":"a > 5"' in filter_data
 
 
 async def test_cleaning_deletes_only_unused_queues(tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ async def test_an_expired_queue_is_deleted_only_if_it_is_unused(tmp_path: Path) 
         assert answer.fields["queueOffset"] == "1", "offsets go on where groups left them"
 
 
-async def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
+async def test_master_without_slaves_reports_none(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"x")
         answer = await it.peer.expect(RequestCode.GET_BROKER_HA_STATUS)
@@ -548,31 +548,31 @@ async def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
         await it.peer.expect(RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": "0"})
 
 
-async def test_the_progress_of_the_delay_levels(tmp_path: Path) -> None:
+async def test_progress_of_the_delay_levels_is_returned(tmp_path: Path) -> None:
     async with cluster(tmp_path, messageDelayLevel="1s 2s", flushDelayOffsetInterval=10) as it:
         await it.peer.send("t", b"x", props={"DELAY": "1"})
 
-        async def told() -> dict[int, int]:
+        async def delay_offsets() -> dict[int, int]:
             answer = await it.peer.expect(RequestCode.GET_ALL_DELAY_OFFSET)
             return decode(DelayOffsetTable, answer.body).offsets
 
-        await eventually(told, "a delivery that is told")
-        assert await told() == {1: 1}
+        await eventually(delay_offsets, "a delivery in the response")
+        assert await delay_offsets() == {1: 1}
 
 
-async def test_the_progress_of_timed_messages(tmp_path: Path) -> None:
+async def test_progress_of_the_timer_is_returned(tmp_path: Path) -> None:
     async with cluster(tmp_path, timerFlushIntervalMs=10) as it:
         await it.peer.send("t", b"x", props={"TIMER_DELAY_SEC": "3600"})
 
-        async def told() -> tuple[int, ...]:
+        async def checkpoint() -> tuple[int, ...]:
             body = (await it.peer.expect(RequestCode.GET_TIMER_CHECK_POINT)).body
             return struct.unpack(">7q", body)
 
-        async def is_told() -> bool:
-            return (await told())[2] > 0
+        async def is_indexed() -> bool:
+            return (await checkpoint())[2] > 0
 
-        await eventually(is_told, "an indexed message that is told")
-        read_ms, timer_log, queue_offset, first_waiting, _, changed_ms, _ = await told()
+        await eventually(is_indexed, "an indexed message")
+        read_ms, timer_log, queue_offset, first_waiting, _, changed_ms, _ = await checkpoint()
         assert (timer_log, queue_offset, first_waiting) == (0, 1, 0)
         assert 0 < read_ms == changed_ms
     async with cluster(tmp_path / "other", timerWheelEnable="false") as it:

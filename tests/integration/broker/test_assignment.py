@@ -1,4 +1,4 @@
-"""Consumers that let the broker share out queues: QUERY_ASSIGNMENT and the modes of groups."""
+"""Queue assignment by the broker: QUERY_ASSIGNMENT and the modes of groups."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -28,18 +28,18 @@ async def assigned(
     peer: Peer, client_id: str, *, strategy: str = "AVG", model: str = "CLUSTERING",
     topic: str = "t",
 ) -> Shares | None:  # fmt: skip
-    """Broker, queue and mode of each queue; None for "as before"."""
+    """Broker, queue and mode of each queue; None for "unchanged"."""
     asked = QueryAssignmentRequestBody(
         topic=topic, consumer_group="g", client_id=client_id, strategy_name=strategy,
         message_model=model,
     )  # fmt: skip
     answer = await peer.expect(RequestCode.QUERY_ASSIGNMENT, None, encode(asked))
-    found = decode(QueryAssignmentResponseBody, answer.body).assignments
-    if found is None:
+    assignments = decode(QueryAssignmentResponseBody, answer.body).assignments
+    if assignments is None:
         return None
     return sorted(
         (each.queue.broker_name or "", each.queue.queue_id, each.mode)
-        for each in found
+        for each in assignments
         if each.queue is not None
     )
 
@@ -73,7 +73,9 @@ async def test_queues_are_shared_by_pull_until_the_mode_is_pop(tmp_path: Path) -
         assert await assigned(it.peer, "a", topic="nothing") is None
 
 
-async def test_queues_of_all_brokers_are_shared_and_the_nameserver_may_go(tmp_path: Path) -> None:
+async def test_queues_of_all_brokers_are_shared_also_after_the_nameserver_stops(
+    tmp_path: Path,
+) -> None:
     async with AsyncExitStack() as stack:
         namesrv = await stack.enter_async_context(running_namesrv(tmp_path))
         peers: list[Peer] = []
@@ -92,14 +94,14 @@ async def test_queues_of_all_brokers_are_shared_and_the_nameserver_may_go(tmp_pa
         assert await assigned(peers[1], "a") == by_pull
 
 
-async def test_without_a_nameserver_the_broker_knows_its_own_queues(tmp_path: Path) -> None:
+async def test_without_a_nameserver_the_broker_assigns_its_own_queues(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
         await peer.send("t", b"x", queue_count=1)
         await peer.heartbeat("a", "g", {"t": "*"})
         assert await assigned(peer, "a") == [("broker-a", 0, "PULL")]
 
 
-async def test_a_nameserver_that_does_not_answer_leaves_things_as_they_are(tmp_path: Path) -> None:
+async def test_unresponsive_nameserver_changes_no_assignment(tmp_path: Path) -> None:
     settings: dict[str, object] = {
         "namesrvAddr": "127.0.0.1:1", "loadBalancePollNameServerInterval": 0
     }  # fmt: skip
@@ -109,7 +111,7 @@ async def test_a_nameserver_that_does_not_answer_leaves_things_as_they_are(tmp_p
         assert await assigned(peer, "a") is None
 
 
-async def test_modes_survive_a_restart_and_can_be_asked_for(tmp_path: Path) -> None:
+async def test_modes_survive_a_restart_and_can_be_queried(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
         await peer.send("t", b"x")
         assert await set_mode(peer, "POP", 3) == ResponseCode.SUCCESS
@@ -124,7 +126,7 @@ async def test_defaults_of_modes(tmp_path: Path) -> None:
     async with running_broker(tmp_path, **settings) as broker, peer_of(broker.address) as peer:
         await peer.send("t", b"x", queue_count=2)
         expected = [("broker-a", 0, "POP"), ("broker-a", 1, "POP")]
-        assert await assigned(peer, "a") == expected, "no sharing: everybody is told everything"
+        assert await assigned(peer, "a") == expected, "no sharing: each gets all queues"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ async def test_a_bad_mode_is_refused(tmp_path: Path, mode: str, topic: str, code
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"topic":"t"}'])
-async def test_an_assignment_for_nobody_is_refused(tmp_path: Path, body: bytes) -> None:
+async def test_assignment_without_a_member_is_refused(tmp_path: Path, body: bytes) -> None:
     async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
         answer = await peer.ask(RequestCode.QUERY_ASSIGNMENT, None, body)
         assert answer.code == ResponseCode.SYSTEM_ERROR

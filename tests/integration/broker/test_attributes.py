@@ -105,7 +105,7 @@ async def test_settings_of_topics_without_effect_are_refused_with_the_reason(
         assert it.broker.topics.get("t") is None
 
 
-async def test_a_topic_that_others_are_created_from_works(tmp_path: Path) -> None:
+async def test_template_topic_is_used_for_new_topics(tmp_path: Path) -> None:
     """Permission INHERIT."""
     async with cluster(tmp_path) as it:
         fields = topic_fields("template", 3, 3) | {"perm": "7"}
@@ -317,10 +317,10 @@ async def test_values_without_effect_in_the_tables_are_retained_and_logged(
         table = {key: {name: value}, "dataVersion": version}
         (tmp_path / "config" / file).write_text(json.dumps(table))
     async with running_broker(tmp_path) as broker:
-        kept = broker.topics.topics["t"]
-        assert (kept.perm, kept.attributes) == (14, topic["attributes"])
+        loaded = broker.topics.topics["t"]
+        assert (loaded.perm, loaded.attributes) == (14, topic["attributes"])
         assert broker.groups.groups["g"].attributes == group["attributes"]
     logged = [record.getMessage() for record in caplog.records if "kept" in record.getMessage()]
     assert len(logged) == 5
-    for words in ("BatchCQ", "PRIORITY", "perm is 14", "groupSysFlag is 5", "lite.bind.topic"):
-        assert any(words in line for line in logged), words
+    for text in ("BatchCQ", "PRIORITY", "perm is 14", "groupSysFlag is 5", "lite.bind.topic"):
+        assert any(text in line for line in logged), text

@@ -1,5 +1,4 @@
-"""Bad requests, one row each: the right code, a remark for a person, and the connection lives
-on."""
+"""Invalid requests, one row each: response code, readable remark, connection stays open."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ PULL = RequestCode.PULL_MESSAGE
 
 @dataclass(frozen=True)
 class Row:
-    """A request, and what must be answered."""
+    """A request and its expected response."""
 
     name: str
     request: Callable[[], Command]
@@ -45,8 +44,8 @@ def pulling(topic: str = "known", group: str = "g", **changes: str) -> Callable[
 
 
 def without(code: int, fields: dict[str, str], name: str) -> Callable[[], Command]:
-    kept = {key: value for key, value in fields.items() if key != name}
-    return lambda: Command(code=code, ext_fields=kept, body=b"x")
+    remaining = {key: value for key, value in fields.items() if key != name}
+    return lambda: Command(code=code, ext_fields=remaining, body=b"x")
 
 
 def batching(topic: str, properties_text: str) -> Callable[[], Command]:
@@ -69,7 +68,7 @@ def recalling(handle: str, topic: str = "known") -> Callable[[], Command]:
     return lambda: Command(code=RequestCode.RECALL_MESSAGE, ext_fields=fields)
 
 
-# Object keys take the slow way through the reader; half a megabyte of them would take a second.
+# Object keys are decoded slowly; half a megabyte of them would take a second.
 _SLOW = b'{"clientID":"c","x":{' + b",".join(b'{"a":%d}:1' % n for n in range(30_000)) + b"}}"
 
 ROWS = [
@@ -255,5 +254,5 @@ async def test_malformed_properties_are_dropped(tmp_path: Path) -> None:
         for text in ("no separator", "\x01value\x02", "name\x01\x02", "\x02\x02\x02", "a\x01b"):
             answer = await it.peer.send("t", b"x", properties_text=text)
             assert answer.code == ResponseCode.SUCCESS
-        kept = [each.properties for each in messages_in(await it.peer.pull("g", "t", 0, 0))]
-        assert kept == [STAMPS] * 4 + [{"a": "b"} | STAMPS]
+        stored = [each.properties for each in messages_in(await it.peer.pull("g", "t", 0, 0))]
+        assert stored == [STAMPS] * 4 + [{"a": "b"} | STAMPS]

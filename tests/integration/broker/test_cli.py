@@ -50,15 +50,15 @@ def test_the_configuration_is_printed_with_origins(tmp_path: Path) -> None:
     done = run("-c", str(path), "--print-config", "--json", "--set", "brokerName=b",
                TIANZHOU_BROKER_REGION_ID="here")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    rows = {row["key"]: row for row in told["settings"]}
+    printed = json.loads(done.stdout)
+    rows = {row["key"]: row for row in printed["settings"]}
     assert (rows["listenPort"]["value"], rows["listenPort"]["origin"]) == ("10921", f"{path}:1")
     assert rows["brokerName"]["origin"] == "flag --set"
     assert rows["regionId"]["origin"] == "environment TIANZHOU_BROKER_REGION_ID"
     assert rows["flushDiskType"]["origin"] == "default"
     assert all(row["meaning"] for row in rows.values())
-    assert "one event loop" in told["notes"][0]
-    assert "did you mean brokerName?" in told["warnings"][0]
+    assert "one event loop" in printed["notes"][0]
+    assert "did you mean brokerName?" in printed["warnings"][0]
     table = run("-c", str(path), "--print-config").stdout
     assert "accepted, no effect:" in table
 
@@ -83,7 +83,7 @@ def test_one_warning_counts_the_keys_without_effect(caplog: pytest.LogCaptureFix
     assert "--ignored-settings" in record.getMessage()
 
 
-def test_wrong_settings_end_with_one_line(tmp_path: Path) -> None:
+def test_invalid_settings_end_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
     path.write_text("\nlistenPort=many\n")
     for arguments, complaint in (
@@ -107,7 +107,7 @@ def test_the_stock_command_prints_properties(capsys: pytest.CaptureFixture[str])
     assert "listenPort=10911" in lines
 
 
-async def test_a_signal_stops_it_cleanly_and_everything_is_kept(tmp_path: Path) -> None:
+async def test_signal_stops_the_broker_cleanly_without_loss(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "store"
     for number in range(2):
         async with broker_process(port, store) as process, peer_of(f"{LOOPBACK}:{port}") as peer:
@@ -138,7 +138,7 @@ SIGNALS = {"stopped": signal.SIGTERM, "killed": signal.SIGKILL}
 
 
 @pytest.mark.parametrize("end", list(SIGNALS))
-async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end: str) -> None:
+async def test_workers_are_restarted_and_end_with_their_parent(tmp_path: Path, end: str) -> None:
     port = free_port(10)
     pairs = SMALL | {
         "listenPort": port, "storePathRootDir": tmp_path / "store", "vipListenEnable": "false",
@@ -151,11 +151,11 @@ async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end
     assert parent.stderr is not None
     log: list[str] = []
 
-    async def keep_log(lines: asyncio.StreamReader) -> None:
+    async def collect_log(lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
             log.append(line.decode())
 
-    keeping = asyncio.create_task(keep_log(parent.stderr))
+    collecting = asyncio.create_task(collect_log(parent.stderr))
     try:
         addresses = [f"{LOOPBACK}:{port + 10 * number}" for number in range(2)]
         async with peer_of(addresses[0]) as first, peer_of(addresses[1]) as second:
@@ -170,8 +170,8 @@ async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end
             await eventually(answers, f"both workers answer: {log}")
             assert (tmp_path / "store-0").is_dir()
             assert (tmp_path / "store-1").is_dir()
-            told = [line for line in log if "worker 0: process" in line]
-            os.kill(int(told[0].split()[-1]), signal.SIGKILL)
+            starts = [line for line in log if "worker 0: process" in line]
+            os.kill(int(starts[0].split()[-1]), signal.SIGKILL)
             await eventually(
                 lambda: sum("worker 0: process" in line for line in log) == 2, "started again"
             )
@@ -186,10 +186,10 @@ async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end
         if parent.returncode is None:
             parent.terminate()
             await parent.wait()
-        await keeping
+        await collecting
 
 
-async def test_up_starts_both_with_their_data_in_one_folder(tmp_path: Path) -> None:
+async def test_up_starts_both_servers_with_their_data_in_one_folder(tmp_path: Path) -> None:
     program = Up(tmp_path / "data", namesrv_port=0, broker_port=0, listen=LOOPBACK)
     try:
         await program.start()
@@ -202,13 +202,13 @@ async def test_up_starts_both_with_their_data_in_one_folder(tmp_path: Path) -> N
     assert (tmp_path / "data" / "store" / "config" / "topics.json").exists()
 
 
-def test_the_command_of_the_container_serves_and_tells_its_health(tmp_path: Path) -> None:
+def test_container_command_serves_and_reports_its_health(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "deploy" / "Containerfile").read_text()
-    (words,) = re.findall(r"^CMD (.*)$", text, re.MULTILINE)
-    given: list[str] = json.loads(words)
+    (command_json,) = re.findall(r"^CMD (.*)$", text, re.MULTILINE)
+    given: list[str] = json.loads(command_json)
     assert given.pop(0) == "tianzhou"
-    arguments = [str(tmp_path / "data") if word == "/data" else word for word in given]
-    arguments = [LOOPBACK if word == "0.0.0.0" else word for word in arguments]  # noqa: S104 - not bound
+    arguments = [str(tmp_path / "data") if argument == "/data" else argument for argument in given]
+    arguments = [LOOPBACK if argument == "0.0.0.0" else argument for argument in arguments]  # noqa: S104 - not bound
     port = free_port()
     arguments += ["--namesrv-port", "0", "--port", str(free_port())]
     pairs = {
@@ -236,7 +236,7 @@ def test_the_command_of_the_container_serves_and_tells_its_health(tmp_path: Path
     assert program.returncode == 0
 
 
-def test_up_serves_nothing_beyond_loopback_metrics_included(tmp_path: Path) -> None:
+def test_up_listens_on_loopback_only_also_for_metrics(tmp_path: Path) -> None:
     port = free_port()
     arguments = ["up", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0"]
     pairs = {

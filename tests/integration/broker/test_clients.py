@@ -1,4 +1,4 @@
-"""Heartbeats over real sockets: who is in a group, and who is told when that changes."""
+"""Heartbeats over real sockets: members of a group, and notices when they change."""
 
 import logging
 from pathlib import Path
@@ -24,28 +24,28 @@ async def members(peer: Peer, group: str) -> list[str]:
     return sorted(decode(ConsumerIdList, answer.body).consumer_ids or [])
 
 
-async def test_a_consumer_that_joins_is_told_to_all(tmp_path: Path) -> None:
+async def test_members_are_notified_when_a_consumer_joins(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as second:
         await it.peer.heartbeat("c1", "g", {"t": "*"})
         assert await members(it.peer, "g") == ["c1"]
         before = it.peer.notices("g")
         await second.heartbeat("c2", "g", {"t": "*"})
         assert await members(it.peer, "g") == ["c1", "c2"]
-        await eventually(lambda: it.peer.notices("g") == before + 1, "c1 is told")
-        await eventually(lambda: second.notices("g") == 1, "c2 is told")
+        await eventually(lambda: it.peer.notices("g") == before + 1, "a notice for c1")
+        await eventually(lambda: second.notices("g") == 1, "a notice for c2")
         await it.peer.heartbeat("c1", "g", {"t": "*"})
         await second.heartbeat("c2", "g", {"t": "*"})
         assert (it.peer.notices("g"), second.notices("g")) == (before + 1, 1), "nothing changed"
         assert it.broker.topics.get("%RETRY%g") is not None
 
 
-async def test_a_consumer_that_is_gone_is_told_to_the_rest(tmp_path: Path) -> None:
+async def test_members_are_notified_when_a_consumer_disconnects(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.heartbeat("c1", "g", {"t": "*"})
         async with peer_of(it.broker.address) as second:
             await second.heartbeat("c2", "g", {"t": "*"})
-            told = it.peer.notices("g")
-        await eventually(lambda: it.peer.notices("g") > told, "told when the connection ends")
+            notices = it.peer.notices("g")
+        await eventually(lambda: it.peer.notices("g") > notices, "a notice at disconnect")
         assert await members(it.peer, "g") == ["c1"]
 
 
@@ -54,9 +54,9 @@ async def test_unregistering_leaves_the_group(tmp_path: Path) -> None:
         await it.peer.heartbeat("c1", "g", {"t": "*"}, producer="p")
         await second.heartbeat("c2", "g", {"t": "*"})
         goodbye = {"clientID": "c1", "consumerGroup": "g", "producerGroup": "p"}
-        told = second.notices("g")
+        notices = second.notices("g")
         await it.peer.expect(RequestCode.UNREGISTER_CLIENT, goodbye)
-        await eventually(lambda: second.notices("g") == told + 1, "c2 is told")
+        await eventually(lambda: second.notices("g") == notices + 1, "a notice for c2")
         assert await members(second, "g") == ["c2"]
         assert not it.broker.producers.groups
         await it.peer.expect(RequestCode.UNREGISTER_CLIENT, goodbye)
@@ -73,7 +73,7 @@ async def test_silent_clients_are_dropped(tmp_path: Path) -> None:
         await eventually(lambda: not it.broker.producers.groups, "dropped")
 
 
-async def test_members_of_a_broadcasting_group_are_not_disturbed(tmp_path: Path) -> None:
+async def test_members_of_a_broadcasting_group_are_not_notified(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as second:
         await it.peer.heartbeat("c1", "b", {"t": "*"}, model="BROADCASTING")
         await second.heartbeat("c2", "b", {"t": "*"}, model="BROADCASTING")
@@ -81,7 +81,7 @@ async def test_members_of_a_broadcasting_group_are_not_disturbed(tmp_path: Path)
         assert (it.peer.notices("b"), second.notices("b")) == (0, 0)
 
 
-async def test_members_that_subscribe_differently_are_named(
+async def test_members_with_different_subscriptions_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as second:
@@ -89,8 +89,8 @@ async def test_members_that_subscribe_differently_are_named(
         with caplog.at_level(logging.WARNING, "tianzhou.broker"):
             await second.heartbeat("c2", "g", {"t": "b"})
             await second.heartbeat("c2", "g", {"t": "b"})
-        told = [record.getMessage() for record in caplog.records]
-        warnings = [text for text in told if "differently" in text]
+        logged = [record.getMessage() for record in caplog.records]
+        warnings = [text for text in logged if "differently" in text]
         assert len(warnings) == 1
         assert "c1 by TAG 'a'" in warnings[0]
         assert "c2 by TAG 'b'" in warnings[0]
@@ -99,7 +99,7 @@ async def test_members_that_subscribe_differently_are_named(
         assert len(group.differences) == 1
 
 
-async def test_bound_groups_are_refused_other_topics(tmp_path: Path) -> None:
+async def test_group_bound_to_topics_is_refused_other_topics(tmp_path: Path) -> None:
     async with cluster(
         tmp_path, groupTopicBindingEnable="true", groupTopicBindings="g=t,u; h = v"
     ) as it:

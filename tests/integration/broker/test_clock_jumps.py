@@ -1,7 +1,6 @@
-"""The time of day is set forward or back by a day while a broker works: nothing that lasts for a
-duration ends by that, and everything ends when its time has passed.
+"""The wall clock is set by a day while a broker runs: no duration ends early or late.
 
-The durations are far longer than a test lasts, so what ends, ends because the clock was moved.
+The durations are far longer than a test lasts, so only a moved clock can end them.
 """
 
 import asyncio
@@ -74,8 +73,8 @@ async def scene(
         await broker.stop()
 
 
-async def some_turns() -> None:
-    """Have what was woken by a move of the clock run."""
+async def run_loop_iterations() -> None:
+    """Run the tasks that a clock change has woken."""
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
@@ -84,30 +83,32 @@ async def some_turns() -> None:
 # -- pop consumption -------------------------------------------------------------------------------
 
 
-async def come_back(it: Scene, *, order: bool = False) -> list[Popped]:
-    found: list[Popped] = []
+async def popped_again(it: Scene, *, order: bool = False) -> list[Popped]:
+    messages: list[Popped] = []
 
-    async def look() -> bool:
-        found.extend(await pop(it.peer, order=order, invisible_ms=HOUR_MS))
-        return bool(found)
+    async def poll() -> bool:
+        messages.extend(await pop(it.peer, order=order, invisible_ms=HOUR_MS))
+        return bool(messages)
 
-    await eventually(look, "a message that was not acknowledged")
-    return found
+    await eventually(poll, "a message that was not acknowledged")
+    return messages
 
 
 @jumps
-async def test_popped_messages_stay_invisible_for_their_time(tmp_path: Path, jump_ms: int) -> None:
+async def test_popped_messages_stay_invisible_for_the_invisible_time(
+    tmp_path: Path, jump_ms: int
+) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         (a,) = await pop(it.peer, init_mode=0, invisible_ms=HOUR_MS)
         it.jump(jump_ms)
-        await some_turns()
+        await run_loop_iterations()
         assert await pop(it.peer) == [], "a jump of the clock must not deliver it again"
         it.advance(HOUR_MS - 60_000)
-        await some_turns()
+        await run_loop_iterations()
         assert await pop(it.peer) == []
         it.advance(60_000)
-        (again,) = await come_back(it)
+        (again,) = await popped_again(it)
         assert again.body == b"a"
         it.jump(-jump_ms)
         assert (await ack(it.peer, again)).code == ResponseCode.SUCCESS
@@ -116,9 +117,7 @@ async def test_popped_messages_stay_invisible_for_their_time(tmp_path: Path, jum
 
 
 @jumps
-async def test_a_changed_time_of_a_popped_message_counts_from_the_change(
-    tmp_path: Path, jump_ms: int
-) -> None:
+async def test_changed_invisible_time_counts_from_the_change(tmp_path: Path, jump_ms: int) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         (a,) = await pop(it.peer, invisible_ms=HOUR_MS)
@@ -127,14 +126,14 @@ async def test_a_changed_time_of_a_popped_message_counts_from_the_change(
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         it.jump(-jump_ms)
         it.advance(HOUR_MS + 60_000)
-        await some_turns()
+        await run_loop_iterations()
         assert await pop(it.peer) == []
         it.advance(HOUR_MS)
-        assert [each.body for each in await come_back(it)] == [b"a"]
+        assert [each.body for each in await popped_again(it)] == [b"a"]
 
 
 @jumps
-async def test_a_queue_popped_in_order_stays_blocked_for_its_time(
+async def test_queue_popped_in_order_stays_blocked_for_the_invisible_time(
     tmp_path: Path, jump_ms: int
 ) -> None:
     async with scene(tmp_path) as it:
@@ -148,11 +147,11 @@ async def test_a_queue_popped_in_order_stays_blocked_for_its_time(
         it.advance(HOUR_MS + 60_000)
         assert await pop(it.peer, order=True) == [], "one of the two is held for longer"
         it.advance(HOUR_MS)
-        found = await pop(it.peer, order=True, invisible_ms=HOUR_MS)
-        assert [each.body for each in found] == [b"a", b"b"]
+        messages = await pop(it.peer, order=True, invisible_ms=HOUR_MS)
+        assert [each.body for each in messages] == [b"a", b"b"]
 
 
-async def test_after_a_restart_with_the_clock_set_back_nothing_is_hidden_for_longer(
+async def test_restart_with_the_clock_set_back_extends_no_invisible_time(
     tmp_path: Path,
 ) -> None:
     clock = MovingClock()
@@ -163,11 +162,11 @@ async def test_after_a_restart_with_the_clock_set_back_nothing_is_hidden_for_lon
     async with scene(tmp_path, clock) as it:
         assert await pop(it.peer) == []
         it.advance(HOUR_MS)
-        assert [each.body for each in await come_back(it)] == [b"a"]
+        assert [each.body for each in await popped_again(it)] == [b"a"]
 
 
 @jumps
-async def test_waiting_pops_and_pulls_wait_for_their_time(tmp_path: Path, jump_ms: int) -> None:
+async def test_parked_pops_and_pulls_wait_for_their_timeout(tmp_path: Path, jump_ms: int) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         await it.peer.heartbeat("c", GROUP, {TOPIC: "*"})
@@ -179,7 +178,7 @@ async def test_waiting_pops_and_pulls_wait_for_their_time(tmp_path: Path, jump_m
         )
         await eventually(lambda: len(it.broker.parked) == 1, "a parked pull")
         it.jump(jump_ms)
-        await some_turns()
+        await run_loop_iterations()
         assert not popping.done()
         assert not pulling.done()
         it.advance(31_000)
@@ -198,7 +197,7 @@ async def locks(peer: Peer, client_id: str) -> bool:
 
 
 @jumps
-async def test_a_locked_queue_stays_locked_for_its_time(tmp_path: Path, jump_ms: int) -> None:
+async def test_queue_lock_expires_after_its_duration(tmp_path: Path, jump_ms: int) -> None:
     async with scene(tmp_path, None, **{LOCK_LIFE: HOUR_MS}) as it:
         await it.send(b"a")
         assert await locks(it.peer, "one")
@@ -211,9 +210,7 @@ async def test_a_locked_queue_stays_locked_for_its_time(tmp_path: Path, jump_ms:
 
 
 @jumps
-async def test_clients_are_forgotten_when_they_were_silent_for_their_time(
-    tmp_path: Path, jump_ms: int
-) -> None:
+async def test_silent_clients_are_removed_after_the_timeout(tmp_path: Path, jump_ms: int) -> None:
     async with scene(tmp_path, channelExpiredTimeout=HOUR_MS) as it:
         await it.peer.heartbeat("c", GROUP, {TOPIC: "*"}, producer="p")
         it.jump(jump_ms)
@@ -239,7 +236,7 @@ async def test_a_rate_limit_is_not_refilled_by_a_jump(tmp_path: Path, jump_ms: i
 
 
 async def test_an_append_during_which_the_clock_jumps_is_not_slow(tmp_path: Path) -> None:
-    """A broker refuses sends for a while after an append that took long."""
+    """A broker refuses sends for a while after a slow append."""
     readings = itertools.count()
 
     def now_ms() -> int:
@@ -263,9 +260,7 @@ async def test_an_append_during_which_the_clock_jumps_is_not_slow(tmp_path: Path
 
 
 @jumps
-async def test_a_half_is_neither_checked_nor_given_up_by_a_jump(
-    tmp_path: Path, jump_ms: int
-) -> None:
+async def test_clock_jump_neither_checks_nor_discards_a_half(tmp_path: Path, jump_ms: int) -> None:
     settings: dict[str, object] = {
         "transactionTimeOut": HOUR_MS,
         "transactionCheckInterval": 50,
@@ -281,7 +276,7 @@ async def test_a_half_is_neither_checked_nor_given_up_by_a_jump(
         for by_ms in (jump_ms, -jump_ms, jump_ms):
             it.jump(by_ms)
             it.advance(100)  # a round of checks
-            await some_turns()
+            await run_loop_iterations()
             assert it.peer.pushed == []
             assert it.broker.topics.get(CHECK_MAX_TOPIC) is None
         it.advance(HOUR_MS)
@@ -293,7 +288,7 @@ async def test_a_half_is_neither_checked_nor_given_up_by_a_jump(
 
 
 @jumps
-async def test_a_handler_that_runs_while_the_clock_jumps_is_not_late(
+async def test_handler_that_runs_during_a_clock_jump_is_not_logged_as_slow(
     jump_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()

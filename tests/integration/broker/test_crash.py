@@ -1,4 +1,4 @@
-"""`kill -9` under load: what was acknowledged is delivered, consumers go on where they were."""
+"""`kill -9` under load: acknowledged messages are delivered, consumers resume at their offsets."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ ACKNOWLEDGED_PER_ROUND = 300
 async def broker_process(
     port: int, store: Path, **settings: object
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A broker in a process of its own, killed at the end."""
+    """A broker in its own process, killed at the end."""
     pairs = (
         SMALL
         | settings
@@ -56,7 +56,7 @@ async def broker_process(
 
 
 class Load:
-    """Producers that send until told to stop, and try again what was not acknowledged."""
+    """Producers that send until stopped, and retry unacknowledged messages."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -90,27 +90,27 @@ class Load:
 
 
 class Reader:
-    """A consumer that commits its offsets and starts anew from them."""
+    """A consumer that commits its offsets and restarts from them."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.seen = Counter[bytes]()
 
     async def read_rest(self) -> None:
-        """Go on from the committed offsets to the ends of all queues."""
+        """Read from the committed offsets to the ends of all queues."""
         for queue_id in range(QUEUE_COUNT):
             queue = {"consumerGroup": "g", "topic": "t", "queueId": str(queue_id)}
-            found = await self.peer.expect(RequestCode.QUERY_CONSUMER_OFFSET, queue)
-            place = int(found.fields["offset"])
+            committed = await self.peer.expect(RequestCode.QUERY_CONSUMER_OFFSET, queue)
+            offset = int(committed.fields["offset"])
             while True:
-                answer = await self.peer.pull("g", "t", queue_id, place)
+                answer = await self.peer.pull("g", "t", queue_id, offset)
                 if answer.code != ResponseCode.SUCCESS:
                     assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
                     break
                 self.seen.update(bodies_in(answer))
-                place = int(answer.fields["nextBeginOffset"])
+                offset = int(answer.fields["nextBeginOffset"])
             await self.peer.expect(
-                RequestCode.UPDATE_CONSUMER_OFFSET, queue | {"commitOffset": str(place)}
+                RequestCode.UPDATE_CONSUMER_OFFSET, queue | {"commitOffset": str(offset)}
             )
 
 
@@ -137,17 +137,17 @@ async def test_kill_9_under_load_loses_nothing_acknowledged(tmp_path: Path, flus
             await reader.read_rest()
             everything = Counter[bytes]()
             for queue_id in range(QUEUE_COUNT):
-                place = 0
+                offset = 0
                 while True:
-                    answer = await peer.pull("all", "t", queue_id, place)
+                    answer = await peer.pull("all", "t", queue_id, offset)
                     if answer.code != ResponseCode.SUCCESS:
                         break
                     everything.update(bodies_in(answer))
-                    place = int(answer.fields["nextBeginOffset"])
+                    offset = int(answer.fields["nextBeginOffset"])
         missing = load.acknowledged - everything.keys()
         assert not missing, f"{len(missing)} of {len(load.acknowledged)} acknowledged are lost"
         assert not load.acknowledged - reader.seen.keys(), "the consumer missed messages"
-        # A message is stored twice only if it was sent twice: when its answer fell into the cut.
+        # A message is stored twice only if it was sent twice: its response was lost by the kill.
         twice = {body: count for body, count in everything.items() if count > load.tries[body] > 0}
         assert not twice
         repeated = sum(everything.values()) - len(everything)

@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors: it refuses connections, and goes on writing."""
+"""A broker that runs out of file descriptors: it refuses connections and continues to write."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,10 @@ SETTINGS = {
 
 
 @asynccontextmanager
-async def narrow_broker(port: int, store: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A broker process that may open few files."""
+async def broker_with_few_descriptors(
+    port: int, store: Path
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A broker process with a low limit of open files."""
     pairs = SMALL | SETTINGS | {"listenPort": port, "storePathRootDir": store}
     flags = [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
     with store.with_suffix(".log").open("wb") as errors:
@@ -53,7 +55,7 @@ def log_of(store: Path) -> bytes:
 
 
 async def send_keyed(peer: Peer, number: int) -> int:
-    """Send to a queue of its own, so that each needs files."""
+    """Send to a new queue each time, so that each needs files."""
     props = {"KEYS": f"k{number}"}
     with contextlib.suppress(RemotingError):
         answer = await peer.send(f"t{number % 40}", b"x" * 100, queue_count=1, props=props)
@@ -62,9 +64,12 @@ async def send_keyed(peer: Peer, number: int) -> int:
 
 
 @pytest.mark.parametrize("connections", [LIMIT * 2])
-async def test_idle_connections_do_not_end_writing(tmp_path: Path, connections: int) -> None:
+async def test_idle_connections_do_not_stop_writes(tmp_path: Path, connections: int) -> None:
     port, store = free_port(), tmp_path / "store"
-    async with narrow_broker(port, store) as process, peer_of(f"{LOOPBACK}:{port}") as peer:
+    async with (
+        broker_with_few_descriptors(port, store) as process,
+        peer_of(f"{LOOPBACK}:{port}") as peer,
+    ):
         await eventually(lambda: _sends(peer, 0), "the first send")
         idle: list[socket.socket] = []
         try:
@@ -79,7 +84,7 @@ async def test_idle_connections_do_not_end_writing(tmp_path: Path, connections: 
                 return len(list(descriptors.iterdir()))
 
             await eventually(lambda: taken() > LIMIT // 2, "idle connections")
-            # Those who are connected write on, also to queues that need new files.
+            # Connected clients can still send, also to queues that need new files.
             for number in range(200):
                 assert await send_keyed(peer, number) == ResponseCode.SUCCESS
             assert taken() < LIMIT
@@ -94,11 +99,14 @@ async def test_idle_connections_do_not_end_writing(tmp_path: Path, connections: 
     assert process.returncode == 0
 
 
-async def test_writing_goes_on_by_itself_when_files_can_be_opened_again(tmp_path: Path) -> None:
+async def test_writes_resume_when_files_can_be_opened_again(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "store"
-    async with narrow_broker(port, store) as process, peer_of(f"{LOOPBACK}:{port}") as peer:
+    async with (
+        broker_with_few_descriptors(port, store) as process,
+        peer_of(f"{LOOPBACK}:{port}") as peer,
+    ):
         await eventually(lambda: _answers(peer), "the broker")
-        # The next descriptor is none: not one file can be opened, mapped or made.
+        # No descriptor is left: no file can be opened, mapped or created.
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4, LIMIT))
         codes = [await send_keyed(peer, number) for number in range(20)]
         assert ResponseCode.SUCCESS not in codes
@@ -107,7 +115,7 @@ async def test_writing_goes_on_by_itself_when_files_can_be_opened_again(tmp_path
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         for number in range(20):
             assert await send_keyed(peer, number) == ResponseCode.SUCCESS
-        # The flushes find no descriptor, and what they owe is not forgotten.
+        # Flushes get no descriptor and stay pending.
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4, LIMIT))
         stopped_at = (store / "checkpoint").read_bytes()
         codes = [await send_keyed(peer, number) for number in range(20, 60)]

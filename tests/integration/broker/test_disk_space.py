@@ -17,12 +17,12 @@ USUAL = {
 
 
 def allocated_bytes(folder: Path) -> int:
-    """What the disk gave to all files of a folder."""
+    """Allocated bytes of all files of a folder."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize("ext", ["true", "false"])
-async def test_a_small_store_takes_little_disk_space(tmp_path: Path, ext: str) -> None:
+async def test_small_store_uses_little_disk_space(tmp_path: Path, ext: str) -> None:
     settings = USUAL | {"enableConsumeQueueExt": ext}
     async with running_broker(tmp_path, **settings) as broker, peer_of(broker.address) as peer:
         for number in range(96):
@@ -32,7 +32,7 @@ async def test_a_small_store_takes_little_disk_space(tmp_path: Path, ext: str) -
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         assert allocated_bytes(tmp_path) < 16 * MIB
     assert allocated_bytes(tmp_path) < 16 * MIB
-    # Files have their full length all the same, as RocketMQ expects them.
+    # Files still have their full length, as RocketMQ expects.
     (log_file,) = (tmp_path / "commitlog").iterdir()
     assert log_file.stat().st_size == 1024 * MIB
     assert len(list((tmp_path / "consumequeue_ext").rglob("0" * 20))) == (
@@ -42,7 +42,7 @@ async def test_a_small_store_takes_little_disk_space(tmp_path: Path, ext: str) -
         assert allocated_bytes(tmp_path) < 16 * MIB
 
 
-async def test_many_small_messages_take_space_for_what_they_are(tmp_path: Path) -> None:
+async def test_disk_space_is_proportional_to_small_messages(tmp_path: Path) -> None:
     body, count = b"x" * 1000, 12_000
     async with running_broker(tmp_path, **USUAL) as broker, peer_of(broker.address) as peer:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""What a broker writes: slow requests, and files of JSON lines by a process of its own."""
+"""Logs of a broker: slow requests, and files of JSON lines."""
 
 import asyncio
 import json
@@ -33,10 +33,10 @@ async def test_the_first_line_says_which_implementation_runs(
     assert first.getMessage().startswith(f"broker broker-a: starting, with {name}")
 
 
-async def test_slow_requests_are_told_and_the_threshold_is_live(
+async def test_slow_requests_are_logged_and_the_threshold_is_live(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def slow_ones() -> list[dict[str, Any]]:
+    def slow_requests() -> list[dict[str, Any]]:
         return [
             vars(each)
             for each in caplog.records
@@ -44,22 +44,22 @@ async def test_slow_requests_are_told_and_the_threshold_is_live(
         ]
 
     async with cluster(tmp_path, slowRequestThresholdMills=600_000) as it:
-        # Thousands of subscriptions take a while to be read.
+        # Decoding thousands of subscriptions is slow.
         many = {f"topic-{number}": "*" for number in range(3000)}
         assert (await it.peer.heartbeat("c", "g", many)).code == ResponseCode.SUCCESS
-        assert not slow_ones()
+        assert not slow_requests()
         change = b"slowRequestThresholdMills=1\n"
         await it.peer.expect(RequestCode.UPDATE_BROKER_CONFIG, {}, change)
         caplog.clear()
         assert (await it.peer.heartbeat("c", "g", many, version=2)).code == ResponseCode.SUCCESS
-        (told,) = [each for each in slow_ones() if each["code"] == RequestCode.HEART_BEAT]
-        assert told["took_ms"] >= 1
-        assert told["peer"].startswith("127.0.0.1:")
+        (logged,) = [each for each in slow_requests() if each["code"] == RequestCode.HEART_BEAT]
+        assert logged["took_ms"] >= 1
+        assert logged["peer"].startswith("127.0.0.1:")
         caplog.clear()
         await it.peer.expect(RequestCode.UPDATE_BROKER_CONFIG, {}, change.replace(b"1", b"0"))
         caplog.clear()
         assert (await it.peer.heartbeat("c", "g", many, version=3)).code == ResponseCode.SUCCESS
-        assert not slow_ones()
+        assert not slow_requests()
 
 
 @pytest.mark.parametrize("program", PROGRAM)
@@ -70,9 +70,9 @@ async def test_a_server_logs_into_a_file_of_json_lines(tmp_path: Path, program: 
         "--log-file-count", "3",
     ]  # fmt: skip
     port = ["--port", "0"]
-    words = [sys.executable, "-m", "tianzhou", *PROGRAM[program], *port, *flags]
+    command = [sys.executable, "-m", "tianzhou", *PROGRAM[program], *port, *flags]
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)},
+        *command, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -96,12 +96,12 @@ async def test_a_server_logs_into_a_file_of_json_lines(tmp_path: Path, program: 
 
 
 @pytest.mark.parametrize("program", PROGRAM)
-async def test_a_log_that_cannot_be_written_is_one_line_and_wrong_use(
+async def test_unwritable_log_file_ends_with_one_line_and_usage_status(
     tmp_path: Path, program: str
 ) -> None:
-    words = [sys.executable, "-m", "tianzhou", *PROGRAM[program], "--log-file", str(tmp_path)]
+    command = [sys.executable, "-m", "tianzhou", *PROGRAM[program], "--log-file", str(tmp_path)]
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)},
+        *command, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     async with asyncio.timeout(30):
@@ -111,5 +111,5 @@ async def test_a_log_that_cannot_be_written_is_one_line_and_wrong_use(
     assert error.count(b"\n") == 1
 
 
-def test_levels_of_logging_are_those_of_the_setting() -> None:
+def test_log_levels_follow_the_setting() -> None:
     assert {each.upper() for each in LogLevel} <= set(logging.getLevelNamesMapping())

@@ -1,4 +1,4 @@
-"""Names that no folder can have: refused before anything is stored, and never in the way later."""
+"""Names too long for a folder are refused before anything is stored and block nothing later."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ async def make_group(peer: Peer, name: str) -> int:
     return answer.code
 
 
-async def give_up(peer: Peer, group: str, log_offset: str) -> int:
+async def send_to_dead_letters(peer: Peer, group: str, log_offset: str) -> int:
     fields = {"offset": log_offset, "group": group, "delayLevel": "-1"}
     return (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code
 
@@ -34,7 +34,7 @@ async def log_offset_of(peer: Peer) -> str:
 
 
 async def assert_stores(broker: Broker, peer: Peer, body: bytes) -> None:
-    """Sends are stored, and so is everything that was."""
+    """Sends are stored, and earlier messages are still there."""
     answer = await peer.send("t", body, queue_count=1)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     store = broker.store
@@ -44,16 +44,16 @@ async def assert_stores(broker: Broker, peer: Peer, body: bytes) -> None:
     assert bodies_in(found) == [body]
 
 
-async def test_a_group_whose_topics_no_folder_can_have_is_not_made(tmp_path: Path) -> None:
+async def test_group_with_too_long_topic_names_is_not_created(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
         assert await make_group(peer, "g" * 249) == ResponseCode.SYSTEM_ERROR
         assert broker.groups.get("g" * 249) is None
         beat = await peer.heartbeat("c", TOO_LONG, {"t": "*"})
         assert beat.code != ResponseCode.SUCCESS
         assert await make_group(peer, LONGEST) == ResponseCode.SUCCESS
-        place = await log_offset_of(peer)
-        assert await give_up(peer, TOO_LONG, place) != ResponseCode.SUCCESS
-        assert await give_up(peer, LONGEST, place) == ResponseCode.SUCCESS
+        log_offset = await log_offset_of(peer)
+        assert await send_to_dead_letters(peer, TOO_LONG, log_offset) != ResponseCode.SUCCESS
+        assert await send_to_dead_letters(peer, LONGEST, log_offset) == ResponseCode.SUCCESS
         await assert_stores(broker, peer, b"1")
         assert broker.topics.get(f"%DLQ%{TOO_LONG}") is None
     async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
@@ -61,7 +61,7 @@ async def test_a_group_whose_topics_no_folder_can_have_is_not_made(tmp_path: Pat
         assert bodies_in(found) == [b"bad"]
 
 
-async def test_a_group_of_a_former_version_consumes_and_its_dead_letters_are_refused(
+async def test_existing_group_with_a_long_name_consumes_and_its_dead_letters_are_refused(
     tmp_path: Path,
 ) -> None:
     tables = tmp_path / "config"
@@ -79,13 +79,16 @@ async def test_a_group_of_a_former_version_consumes_and_its_dead_letters_are_ref
         async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
             beat = await peer.heartbeat("c", TOO_LONG, {"t": "*"})
             assert beat.code == ResponseCode.SUCCESS, beat.remark
-            place = await log_offset_of(peer)
-            assert await give_up(peer, TOO_LONG, place) == ResponseCode.MESSAGE_ILLEGAL
+            log_offset = await log_offset_of(peer)
+            assert (
+                await send_to_dead_letters(peer, TOO_LONG, log_offset)
+                == ResponseCode.MESSAGE_ILLEGAL
+            )
             await assert_stores(broker, peer, body)
 
 
 @pytest.mark.parametrize("v2", ["true", "false"])
-async def test_a_group_pops_only_where_its_retry_topic_can_be_stored(
+async def test_pop_is_refused_if_the_name_of_the_retry_topic_is_too_long(
     tmp_path: Path, v2: str
 ) -> None:
     topic, group = "t" * 127, "g" * 121

@@ -1,4 +1,4 @@
-"""/metrics and /health of a running broker, asked over HTTP."""
+"""/metrics and /health of a running broker, over HTTP."""
 
 import asyncio
 import http.client
@@ -43,7 +43,7 @@ async def figures(it: Cluster) -> dict[tuple[str, str], float]:
     }
 
 
-async def test_figures_tell_what_went_in_and_out_and_what_is_left(tmp_path: Path) -> None:
+async def test_metrics_count_sent_and_pulled_messages_and_the_backlog(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         for _ in range(5):
             assert (await it.peer.send("t", b"x" * 100)).code == ResponseCode.SUCCESS
@@ -53,20 +53,20 @@ async def test_figures_tell_what_went_in_and_out_and_what_is_left(tmp_path: Path
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "3"},
         )
-        found = await figures(it)
-        assert found["rocketmq_messages_in_total", "t"] == 5
-        assert found["rocketmq_throughput_in_total", "t"] > 500
-        assert found["rocketmq_messages_out_total", "t"] == 3
-        assert found["rocketmq_producer_offset", "t"] == 5
-        assert found["rocketmq_consumer_lag_messages", "t"] == 2
-        assert found["rocketmq_group_diff", "t"] == 2
-        assert found["rocketmq_consumer_connections", ""] == 1
-        assert found["rocketmq_producer_connections", ""] == 1
-        assert found["rocketmq_storage_size", ""] > 500
-        assert found["tianzhou_takes_messages", ""] == 1
+        metrics = await figures(it)
+        assert metrics["rocketmq_messages_in_total", "t"] == 5
+        assert metrics["rocketmq_throughput_in_total", "t"] > 500
+        assert metrics["rocketmq_messages_out_total", "t"] == 3
+        assert metrics["rocketmq_producer_offset", "t"] == 5
+        assert metrics["rocketmq_consumer_lag_messages", "t"] == 2
+        assert metrics["rocketmq_group_diff", "t"] == 2
+        assert metrics["rocketmq_consumer_connections", ""] == 1
+        assert metrics["rocketmq_producer_connections", ""] == 1
+        assert metrics["rocketmq_storage_size", ""] > 500
+        assert metrics["tianzhou_takes_messages", ""] == 1
 
 
-async def test_dashboards_of_the_older_exporter_find_their_names(tmp_path: Path) -> None:
+async def test_names_of_the_older_exporter_are_served(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         await it.peer.heartbeat("c", "g", {"t": "*"})
         for _ in range(5):
@@ -76,28 +76,29 @@ async def test_dashboards_of_the_older_exporter_find_their_names(tmp_path: Path)
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "3"},
         )
-        found = await figures(it)
-        assert found["rocketmq_producer_tps", "t"] > 0
+        metrics = await figures(it)
+        assert metrics["rocketmq_producer_tps", "t"] > 0
         assert (
-            found["rocketmq_producer_message_size", "t"] > 100 * found["rocketmq_producer_tps", "t"]
+            metrics["rocketmq_producer_message_size", "t"]
+            > 100 * metrics["rocketmq_producer_tps", "t"]
         )
-        assert found["rocketmq_consumer_tps", "t"] > 0
-        assert found["rocketmq_consumer_message_size", "t"] > 0
-        assert found["rocketmq_broker_tps", ""] >= found["rocketmq_producer_tps", "t"]
-        assert found["rocketmq_broker_qps", ""] > 0
-        assert found["rocketmq_consumer_offset", "t"] == 3
-        assert found["rocketmq_message_accumulation", "t"] == 2
-        assert found["rocketmq_group_get_latency", "t"] >= 0
-        assert 0 <= found["rocketmq_group_get_latency_by_storetime", "t"] < 60_000
-        assert found["rocketmq_group_count", ""] == 1
-        assert found["rocketmq_topic_retry_offset", "%RETRY%g"] == 0
-        assert found["rocketmq_brokeruntime_putmessage_times_total", ""] == 5
-        assert found["rocketmq_brokeruntime_put_tps10", ""] > 0
-        assert found["rocketmq_brokeruntime_commitlog_maxoffset", ""] > 500
+        assert metrics["rocketmq_consumer_tps", "t"] > 0
+        assert metrics["rocketmq_consumer_message_size", "t"] > 0
+        assert metrics["rocketmq_broker_tps", ""] >= metrics["rocketmq_producer_tps", "t"]
+        assert metrics["rocketmq_broker_qps", ""] > 0
+        assert metrics["rocketmq_consumer_offset", "t"] == 3
+        assert metrics["rocketmq_message_accumulation", "t"] == 2
+        assert metrics["rocketmq_group_get_latency", "t"] >= 0
+        assert 0 <= metrics["rocketmq_group_get_latency_by_storetime", "t"] < 60_000
+        assert metrics["rocketmq_group_count", ""] == 1
+        assert metrics["rocketmq_topic_retry_offset", "%RETRY%g"] == 0
+        assert metrics["rocketmq_brokeruntime_putmessage_times_total", ""] == 5
+        assert metrics["rocketmq_brokeruntime_put_tps10", ""] > 0
+        assert metrics["rocketmq_brokeruntime_commitlog_maxoffset", ""] > 500
         assert (
             sum(
                 value
-                for (name, _), value in found.items()
+                for (name, _), value in metrics.items()
                 if name.startswith("rocketmq_brokeruntime_pmdt")
             )
             == 5
@@ -108,13 +109,13 @@ async def test_dashboards_of_the_older_exporter_find_their_names(tmp_path: Path)
         assert 'msgModel="CLUSTERING"' in diff
 
 
-async def test_many_topics_and_many_who_ask_do_not_stop_the_broker(tmp_path: Path) -> None:
+async def test_many_topics_and_concurrent_scrapes_do_not_block_the_broker(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         for number in range(600):
             it.broker.topics.put(TopicConfig(topic_name=f"t-{number}", read_queue_count=8))
             it.broker.offsets.commit("g", f"t-{number}", 0, 0)
         asked = [asyncio.create_task(get(it, "/metrics")) for _ in range(5)]
-        # Topics come and groups commit while the pages are made.
+        # Topics are created and groups commit while the pages are rendered.
         for number in range(600, 700):
             it.broker.topics.put(TopicConfig(topic_name=f"t-{number}"))
             it.broker.offsets.commit("g", f"t-{number}", number % 3, 0)
@@ -137,7 +138,7 @@ async def test_refusals_by_quotas_are_counted(tmp_path: Path) -> None:
         assert line.endswith(" 3.0")
 
 
-async def test_health_says_ok_and_wrong_requests_are_told(tmp_path: Path) -> None:
+async def test_health_responds_ok_and_invalid_requests_get_an_error(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         assert await get(it, "/health") == (200, "ok\n")
         assert await get(it, "/health", "HEAD") == (200, "")
@@ -154,7 +155,7 @@ async def test_health_says_ok_and_wrong_requests_are_told(tmp_path: Path) -> Non
         assert await get(it, "/health") == (200, "ok\n")
 
 
-async def test_a_stop_ends_connections_that_say_nothing(tmp_path: Path) -> None:
+async def test_stop_closes_idle_connections(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         reader, writer = await asyncio.open_connection(LOOPBACK, it.broker.web_port)
     assert await reader.read() == b""
@@ -166,10 +167,10 @@ async def test_without_the_setting_nothing_is_served(tmp_path: Path) -> None:
         assert it.broker.web_port == 0
 
 
-async def test_a_port_in_use_stops_the_start_in_words(tmp_path: Path) -> None:
+async def test_port_in_use_prevents_the_start_with_a_message(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         await eventually(lambda: it.broker.web_port, "the port")
-        taken = PROM | {"metricsPromExporterPort": it.broker.web_port}
+        same_port = PROM | {"metricsPromExporterPort": it.broker.web_port}
         with pytest.raises(RemotingError, match="metricsPromExporterPort"):
-            async with running_broker(tmp_path / "other", **taken):
+            async with running_broker(tmp_path / "other", **same_port):
                 pass

@@ -1,4 +1,4 @@
-"""Every figure that stock dashboards ask for is there, with its labels, or left out on purpose."""
+"""Every metric of stock dashboards is served with its labels, or listed as missing."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 ADMIN_PAGE = Path(__file__).parents[3] / "docs" / "admin.md"
 NEVER_FILLED = {"rocketmq_broker_commitlog_diff"}
-"""Of slaves, and there are none."""
+"""Metrics of slaves; there are none."""
 
 
 async def families(it: Cluster) -> dict[str, Metric]:
@@ -28,8 +28,8 @@ async def families(it: Cluster) -> dict[str, Metric]:
     }
 
 
-async def something_of_everything(it: Cluster) -> None:
-    """Messages, retries, dead letters, producers, consumers: so that every figure has a value."""
+async def produce_all_metrics(it: Cluster) -> None:
+    """Messages, retries, dead letters, producers, consumers: so that every metric has a value."""
     for topic in ("t", "%RETRY%g", "%DLQ%g"):
         it.broker.topics.put(TopicConfig(topic_name=topic))
         assert (await it.peer.send(topic, b"x" * 100)).code == ResponseCode.SUCCESS
@@ -47,43 +47,43 @@ async def something_of_everything(it: Cluster) -> None:
     )
 
 
-async def test_the_names_and_labels_of_the_stock_exporter(tmp_path: Path) -> None:
+async def test_names_and_labels_of_the_stock_exporter_are_served(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
-        await something_of_everything(it)
-        found = await families(it)
-        missing = [name for name in EXPORTER if name not in found and name not in ABSENT]
+        await produce_all_metrics(it)
+        metrics = await families(it)
+        missing = [name for name in EXPORTER if name not in metrics and name not in ABSENT]
         assert missing == []
         for name, labels in EXPORTER.items():
-            samples = found[name].samples if name in found else []
+            samples = metrics[name].samples if name in metrics else []
             assert bool(samples) != (name in ABSENT or name in NEVER_FILLED), name
             for sample in samples:
                 assert set(sample.labels) == set(labels), name
-        (sent_back,) = found["rocketmq_send_back_nums"].samples
+        (sent_back,) = metrics["rocketmq_send_back_nums"].samples
         assert sent_back.value == 1, "the number of the last minute, not a rate"
-        (members,) = found["rocketmq_group_count"].samples
+        (members,) = metrics["rocketmq_group_count"].samples
         assert members.labels["localaddr"] == "c@1"
-        runtime = found["rocketmq_brokeruntime_put_tps10"].samples[0].labels
+        runtime = metrics["rocketmq_brokeruntime_put_tps10"].samples[0].labels
         assert runtime["brokerIP"] == it.broker.address
         assert runtime["boottime"].isdecimal()
-        total = found["rocketmq_brokeruntime_commitlogdir_capacity_total"].samples[0].value
-        assert total > found["rocketmq_brokeruntime_commitlogdir_capacity_free"].samples[0].value
+        total = metrics["rocketmq_brokeruntime_commitlogdir_capacity_total"].samples[0].value
+        assert total > metrics["rocketmq_brokeruntime_commitlogdir_capacity_free"].samples[0].value
 
 
-async def test_the_names_of_5x_and_what_is_left_out_is_told(tmp_path: Path) -> None:
+async def test_names_of_5x_are_served_or_documented_as_missing(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
-        await something_of_everything(it)
-        found = await families(it)
-    assert sorted(OF_5X - set(found) - set(ABSENT)) == []
-    assert sorted(set(ABSENT) & set(found)) == []
+        await produce_all_metrics(it)
+        metrics = await families(it)
+    assert sorted(OF_5X - set(metrics) - set(ABSENT)) == []
+    assert sorted(set(ABSENT) & set(metrics)) == []
     assert sorted(set(ABSENT) - set(EXPORTER) - OF_5X) == [], "nobody asks for these"
     page = ADMIN_PAGE.read_text()
     assert [name for name in ABSENT if f"`{name}`" not in page] == []
     assert [why for why in set(ABSENT.values()) if why not in page] == []
-    ours = {name for name in found if not name.startswith("rocketmq_brokeruntime_")}
+    ours = {name for name in metrics if not name.startswith("rocketmq_brokeruntime_")}
     assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
 
 
-async def test_what_waits_is_told(tmp_path: Path) -> None:
+async def test_pending_messages_are_counted(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         halves = [await prepare(it.peer, b"%d" % number) for number in range(4)]
         await end(it.peer, halves[0], sysflag.TRANSACTION_COMMIT)
@@ -102,15 +102,17 @@ async def test_what_waits_is_told(tmp_path: Path) -> None:
             return (await families(it))["rocketmq_timing_messages"].samples[0].value == 1
 
         await eventually(timed, "the message waits")
-        found = await families(it)
-        told = {name: sum(each.value for each in found[name].samples) for name in OF_5X & {*found}}
-        assert told["rocketmq_half_messages"] == 1
-        assert told["rocketmq_commit_messages_total"] == 2
-        assert told["rocketmq_rollback_messages_total"] == 1
-        assert told["rocketmq_timer_enqueue_total"] == 1
-        assert told["rocketmq_timer_dequeue_total"] == 0
-        assert told["rocketmq_timer_enqueue_lag"] == 0
-        assert told["rocketmq_timer_dequeue_lag"] == 0
-        assert told["rocketmq_consumer_inflight_messages"] == 1
-        assert told["rocketmq_consumer_ready_messages"] == 2
-        assert told["rocketmq_consumer_queueing_latency"] >= 0
+        metrics = await families(it)
+        values = {
+            name: sum(each.value for each in metrics[name].samples) for name in OF_5X & {*metrics}
+        }
+        assert values["rocketmq_half_messages"] == 1
+        assert values["rocketmq_commit_messages_total"] == 2
+        assert values["rocketmq_rollback_messages_total"] == 1
+        assert values["rocketmq_timer_enqueue_total"] == 1
+        assert values["rocketmq_timer_dequeue_total"] == 0
+        assert values["rocketmq_timer_enqueue_lag"] == 0
+        assert values["rocketmq_timer_dequeue_lag"] == 0
+        assert values["rocketmq_consumer_inflight_messages"] == 1
+        assert values["rocketmq_consumer_ready_messages"] == 2
+        assert values["rocketmq_consumer_queueing_latency"] >= 0

@@ -1,4 +1,4 @@
-"""Pop consumption over real sockets: sharing, acknowledging, coming back, order, waiting."""
+"""Pop consumption over real sockets: sharing, acknowledgement, redelivery, order, long polls."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -44,12 +44,12 @@ from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse
 
 POLL_MS = 5 * 60_000
-"""Far longer than a test waits: who is not woken fails."""
+"""Far longer than a test waits: a pop that is not woken fails."""
 
 
 @dataclass
-class Pace:
-    """A clock that stands until a test sets it forward."""
+class ManualClock:
+    """A clock that only the test advances."""
 
     began_ms: int = field(default_factory=wall_ms)
     ahead_ms: int = 0
@@ -60,14 +60,14 @@ class Pace:
 
 @dataclass
 class Scene:
-    """A broker under a clock of the test, and a client."""
+    """A broker with a manual clock, and a client."""
 
     broker: Broker
     peer: Peer
-    pace: Pace
+    clock: ManualClock
 
     def later(self, ms: int) -> None:
-        self.pace.ahead_ms += ms
+        self.clock.ahead_ms += ms
         self.broker.clock_moved()
 
     async def send(self, *bodies: bytes, queue_id: int = 0, tags: str = "") -> None:
@@ -81,36 +81,38 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(store: Path, pace: Pace | None = None, **settings: object) -> AsyncGenerator[Scene]:
-    pace = pace or Pace()
+async def scene(
+    store: Path, clock: ManualClock | None = None, **settings: object
+) -> AsyncGenerator[Scene]:
+    clock = clock or ManualClock()
     pairs = SMALL | {"storePathRootDir": store, "brokerConfigPath": store / "b.properties"}
     given = [
         Given(key, str(value), "test", deliberate=True) for key, value in (pairs | settings).items()
     ]
     loaded = load_broker_config(environ={}, flags=given)
-    broker = Broker(LiveSettings(loaded), clock=pace, steady=pace)
+    broker = Broker(LiveSettings(loaded), clock=clock, steady=clock)
     try:
         await broker.start()
         async with peer_of(broker.address) as peer:
-            yield Scene(broker, peer, pace)
+            yield Scene(broker, peer, clock)
     finally:
         await broker.stop()
 
 
 async def revived(it: Scene, at_least: int = 1, **options: Unpack[PopOptions]) -> list[Popped]:
-    """What comes back."""
-    found: list[Popped] = []
+    """Messages delivered again."""
+    popped: list[Popped] = []
 
-    async def look() -> bool:
-        found.extend(await pop(it.peer, **options))
-        return len(found) >= at_least
+    async def poll() -> bool:
+        popped.extend(await pop(it.peer, **options))
+        return len(popped) >= at_least
 
-    await eventually(look, f"{at_least} messages that come back")
-    return found
+    await eventually(poll, f"{at_least} messages that come back")
+    return popped
 
 
-def bodies(found: list[Popped]) -> list[bytes]:
-    return [each.body for each in found]
+def bodies(popped: list[Popped]) -> list[bytes]:
+    return [each.body for each in popped]
 
 
 # -- sharing and acknowledging ---------------------------------------------------------------------
@@ -149,9 +151,9 @@ async def test_a_pop_of_any_queue_returns_the_offsets_for_handles(tmp_path: Path
         assert fields["reviveQid"] == "0"
         assert fields["restNum"] == "0"
         assert "orderCountInfo" not in fields
-        found = popped_in(answer)
-        assert sorted(bodies(found)) == [b"a", b"b", b"c"]
-        for one in found:
+        popped = popped_in(answer)
+        assert sorted(bodies(popped)) == [b"a", b"b", b"c"]
+        for one in popped:
             assert (await ack(it.peer, one)).code == ResponseCode.SUCCESS
         assert (it.committed(1), it.committed(3)) == (2, 1)
 
@@ -168,7 +170,7 @@ async def test_several_acknowledgements_in_one_request(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.NO_MESSAGE
 
 
-async def test_groups_do_not_disturb_each_other(tmp_path: Path) -> None:
+async def test_groups_pop_independently(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a")
         assert bodies(await pop(it.peer)) == [b"a"]
@@ -282,7 +284,7 @@ async def test_an_unacknowledged_message_is_delivered_again_with_its_origin(tmp_
         assert (await ack(it.peer, a)).code == ResponseCode.SUCCESS, "it does nothing"
 
 
-async def test_retry_topics_of_the_second_form_and_their_own_names(tmp_path: Path) -> None:
+async def test_retry_topics_of_version_2_are_used_when_enabled(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "enableRetryTopicV2": "true",
         "popResponseReturnActualRetryTopic": "true",
@@ -298,14 +300,14 @@ async def test_retry_topics_of_the_second_form_and_their_own_names(tmp_path: Pat
         assert it.committed(topic=again.message.topic) == 1
 
 
-async def test_a_message_of_the_first_form_is_still_found_beside_the_second(tmp_path: Path) -> None:
-    pace = Pace()
-    async with scene(tmp_path, pace) as it:
+async def test_retry_topics_of_version_1_are_still_popped_beside_version_2(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with scene(tmp_path, clock) as it:
         await it.send(b"a")
         await pop(it.peer, invisible_ms=1000)
         it.later(2000)
         await eventually(lambda: it.committed() == 1, "revived")
-    async with scene(tmp_path, pace, enableRetryTopicV2="true") as it:
+    async with scene(tmp_path, clock, enableRetryTopicV2="true") as it:
         assert bodies(await revived(it)) == [b"a"]
 
 
@@ -355,12 +357,12 @@ async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(tmp_pa
 
 
 async def test_in_flight_messages_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
-    pace = Pace()
-    async with scene(tmp_path, pace) as it:
+    clock = ManualClock()
+    async with scene(tmp_path, clock) as it:
         await it.send(b"a", b"b", b"c", b"d")
         _, b, *_ = await pop(it.peer, count=3, invisible_ms=60_000)
         await ack(it.peer, b)
-    async with scene(tmp_path, pace) as it:
+    async with scene(tmp_path, clock) as it:
         assert bodies(await pop(it.peer)) == [b"d"], "a and c are with a consumer"
         it.later(61_000)
         assert sorted(bodies(await revived(it, 2))) == [b"a", b"c"]
@@ -430,12 +432,12 @@ async def test_a_changed_invisible_time_blocks_an_ordered_queue(tmp_path: Path) 
 
 
 async def test_order_survives_a_restart(tmp_path: Path) -> None:
-    pace = Pace()
-    async with scene(tmp_path, pace) as it:
+    clock = ManualClock()
+    async with scene(tmp_path, clock) as it:
         await it.send(b"a", b"b", b"c")
         a, b = await pop(it.peer, order=True, count=2, invisible_ms=60_000)
         await ack(it.peer, a)
-    async with scene(tmp_path, pace) as it:
+    async with scene(tmp_path, clock) as it:
         assert await pop(it.peer, order=True) == []
         await ack(it.peer, b)
         assert bodies(await pop(it.peer, order=True)) == [b"c"]
@@ -455,7 +457,7 @@ async def test_a_pop_parked_for_an_ordered_queue_is_woken_when_it_is_free(tmp_pa
         assert bodies(await waiting) == [b"b"]
 
 
-async def test_an_ordered_acknowledgement_of_something_else_is_refused(tmp_path: Path) -> None:
+async def test_ordered_acknowledgement_of_another_pop_is_refused(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
         await it.send(b"a", b"b")
         (a,) = await pop(it.peer, order=True, count=1)
@@ -670,7 +672,7 @@ async def test_a_group_must_be_allowed_to_pop(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.NO_PERMISSION
 
 
-async def test_the_kernel_wakes_pops_too(tmp_path: Path) -> None:
+async def test_fast_path_sends_wake_parked_pops(tmp_path: Path) -> None:
     """Sends of the fast path wake parked pops."""
     async with cluster(tmp_path) as it:
         for _ in range(3):

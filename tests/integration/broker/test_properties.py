@@ -31,7 +31,7 @@ FOREIGN_HANDLE = "7 1700000000000 60000 3 0 broker-z 2 9"
 @asynccontextmanager
 async def scene(store: Path) -> AsyncGenerator[tuple[Broker, Peer]]:
     async with running_broker(store) as broker, peer_of(broker.address) as peer:
-        # The first message of a queue takes the handlers, what follows the kernel.
+        # Handlers store the first message of a queue, the kernel the following ones.
         for queue_id in range(4):
             await peer.send(TOPIC, b"first", queue_id=queue_id)
         yield broker, peer
@@ -42,7 +42,7 @@ def log_of(store: Path) -> bytes:
 
 
 def forged_in_log(store: Path) -> list[bytes]:
-    """What the log has of forged properties: the end of each name."""
+    """Forged properties in the log: the end of each name."""
     parts = log_of(store).split(FORGED.encode())
     return [part[-40:] for part in parts[:-1]]
 
@@ -128,7 +128,7 @@ WAYS: tuple[Way, ...] = (
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_way_into_the_store_takes_them(tmp_path: Path, way: Way) -> None:
+async def test_every_kind_of_send_drops_broker_properties(tmp_path: Path, way: Way) -> None:
     async with scene(tmp_path) as (_, peer):
         for name in sorted(BROKER_ONLY | STAMPED):
             answer = await way(peer, properties.encode(OWN | {name: FORGED}))
@@ -157,7 +157,7 @@ forged_texts = st.lists(
         max_size=60,
     )
 )
-def test_no_text_of_properties_brings_one_in(
+def test_every_property_text_drops_broker_properties(
     tmp_path_factory: pytest.TempPathFactory,
     sends: list[tuple[Way, list[tuple[str, str]], bool]],
 ) -> None:
@@ -172,7 +172,7 @@ def test_no_text_of_properties_brings_one_in(
             for way, pairs, closed in sends:
                 parts = [
                     f"{name}\x01{OWN.get(name, value)}" for name, value in pairs
-                ]  # as it comes, not as our encoder would write it
+                ]  # raw, not normalized by our encoder
                 text = "\x02".join(parts) + ("\x02" if closed and parts else "")
                 await way(peer, text)
 
@@ -181,7 +181,7 @@ def test_no_text_of_properties_brings_one_in(
     shutil.rmtree(store)
 
 
-async def test_a_message_that_was_popped_elsewhere_is_popped_and_acknowledged(
+async def test_forwarded_message_that_was_popped_elsewhere_is_popped_and_acknowledged(
     tmp_path: Path,
 ) -> None:
     forwarded = OWN | {"POP_CK": FOREIGN_HANDLE, "1ST_POP_TIME": "1700000000000"}
@@ -189,15 +189,15 @@ async def test_a_message_that_was_popped_elsewhere_is_popped_and_acknowledged(
         for body in (b"a", b"b"):
             answer = await peer.send(TOPIC, body, queue_id=0, props=forwarded)
             assert answer.code == ResponseCode.SUCCESS
-        found = await pop(peer, queue_id=0)
-        assert [each.body for each in found] == [b"first", b"a", b"b"]
-        for each in found:
+        popped = await pop(peer, queue_id=0)
+        assert [each.body for each in popped] == [b"first", b"a", b"b"]
+        for each in popped:
             assert "POP_CK" not in each.message.properties
             assert (await ack(peer, each)).code == ResponseCode.SUCCESS
         assert broker.offsets.find(GROUP, TOPIC, 0) == 3
 
 
-async def test_a_handle_in_an_old_log_is_not_given_to_consumers(tmp_path: Path) -> None:
+async def test_stored_receipt_handle_is_not_delivered(tmp_path: Path) -> None:
     """Earlier versions stored it."""
     async with scene(tmp_path):
         pass
@@ -220,7 +220,7 @@ async def test_a_handle_in_an_old_log_is_not_given_to_consumers(tmp_path: Path) 
         assert (await ack(peer, old)).code == ResponseCode.SUCCESS
 
 
-async def test_a_retry_topic_is_for_messages_of_retry_topics(tmp_path: Path) -> None:
+async def test_retry_topic_property_is_stored_only_in_retry_topics(tmp_path: Path) -> None:
     async with scene(tmp_path) as (_, peer):
         await peer.send(TOPIC, b"x", props=OWN | {"RETRY_TOPIC": FORGED})
         assert forged_in_log(tmp_path) == []
@@ -228,13 +228,13 @@ async def test_a_retry_topic_is_for_messages_of_retry_topics(tmp_path: Path) -> 
         assert len(forged_in_log(tmp_path)) == 1
 
 
-async def test_a_message_that_has_waited_is_not_delayed_again_when_it_is_forwarded(
+async def test_forwarded_message_is_not_delayed_again(
     tmp_path: Path,
 ) -> None:
     waited = {"TIMER_DELAY_SEC": "3600", "TIMER_OUT_MS": "1700000000000", "TIMER_ROLL_TIMES": "1"}
     async with scene(tmp_path) as (_, peer):
         answer = await peer.send(TOPIC, b"again", props=OWN | waited)
         assert answer.code == ResponseCode.SUCCESS
-        found = await pop(peer, queue_id=0)
-        assert [each.body for each in found] == [b"first", b"again"]
-        assert not set(waited) & set(found[1].message.properties)
+        popped = await pop(peer, queue_id=0)
+        assert [each.body for each in popped] == [b"first", b"again"]
+        assert not set(waited) & set(popped[1].message.properties)

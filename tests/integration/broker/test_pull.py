@@ -1,4 +1,4 @@
-"""Pulling over real sockets: filters, offsets, waiting."""
+"""Pulls over real sockets: filters, offsets, long polls."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.store.message_store import MessageStore
 
 HOLD = 6
-"""An inline subscription, and the pull may be held."""
+"""An inline subscription, and the pull may be parked."""
 
 
 # -- filters ---------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ async def test_sql_is_filtered_by_the_broker(tmp_path: Path) -> None:
             assert bodies_in(answer) == expected
 
 
-async def test_subscriptions_of_heartbeats_count_when_none_is_inline(tmp_path: Path) -> None:
+async def test_pull_without_subscription_uses_that_of_the_heartbeat(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"a", props={"TAGS": "a"})
         await it.peer.send("t", b"b", props={"TAGS": "b"})
@@ -75,7 +75,7 @@ async def test_subscriptions_of_heartbeats_count_when_none_is_inline(tmp_path: P
 # -- the disk --------------------------------------------------------------------------------------
 
 
-async def test_what_left_memory_is_fetched_by_a_thread(
+async def test_uncached_messages_are_prefetched_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[tuple[int, bool]] = []
@@ -95,22 +95,22 @@ async def test_what_left_memory_is_fetched_by_a_thread(
             await it.peer.send("t", b"%4000d" % number)
         found: list[bytes] = []
         while len(found) < 300:
-            # Each time, for systems read ahead of what they are asked for.
-            if not forget_log(store):
+            # Before each pull, because the system reads ahead.
+            if not drop_log_from_cache(store):
                 pytest.skip("this file system keeps everything in memory")
             answer = await it.peer.pull("g", "t", 0, len(found), count=8)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             found += bodies_in(answer)
     assert [int(body) for body in found] == list(range(300))
     assert {in_loop for _, in_loop in fetched} == {False}
-    # The first pull is the handlers', the later ones would have been the feed's.
-    places = [queue_offset for queue_offset, _ in fetched]
-    assert places == list(range(0, 8 * len(places), 8))
-    assert 160 < places[-1] < 276, "what came last is hot"
+    # The first pull goes to a handler, later ones would use the fast path.
+    queue_offsets = [queue_offset for queue_offset, _ in fetched]
+    assert queue_offsets == list(range(0, 8 * len(queue_offsets), 8))
+    assert 160 < queue_offsets[-1] < 276, "what came last is hot"
 
 
-def forget_log(store: MessageStore) -> bool:
-    """Have the system drop what it keeps of the log in memory; whether it did."""
+def drop_log_from_cache(store: MessageStore) -> bool:
+    """Drop the log from the page cache; returns whether that worked."""
     store.flush()
     file = store.log.segments.files[0]
     file.release(0, file.size_bytes)
@@ -122,7 +122,7 @@ def forget_log(store: MessageStore) -> bool:
 # -- offsets ---------------------------------------------------------------------------------------
 
 
-async def test_wrong_offsets_are_corrected(tmp_path: Path) -> None:
+async def test_invalid_offsets_are_corrected(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for _ in range(3):
             await it.peer.send("t", b"x")
@@ -145,7 +145,7 @@ async def test_wrong_offsets_are_corrected(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-async def test_pulls_commit_offsets_and_queries_find_them(tmp_path: Path) -> None:
+async def test_offsets_committed_by_pulls_are_returned_by_queries(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for _ in range(3):
             await it.peer.send("t", b"x")
@@ -166,7 +166,7 @@ async def test_pulls_commit_offsets_and_queries_find_them(tmp_path: Path) -> Non
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_bounds_and_times_of_queues(tmp_path: Path) -> None:
+async def test_min_and_max_offsets_and_search_by_time(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for _ in range(3):
             await it.peer.send("t", b"x")
@@ -213,7 +213,7 @@ async def test_offsets_topics_and_groups_survive_a_restart(tmp_path: Path) -> No
 # -- waiting ---------------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_gets_the_message_when_it_comes(tmp_path: Path) -> None:
+async def test_parked_pull_gets_the_message_when_it_arrives(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as sender:
         await sender.send("t", b"0")
         for number in range(1, 4):
@@ -228,17 +228,17 @@ async def test_a_held_pull_gets_the_message_when_it_comes(tmp_path: Path) -> Non
         assert len(it.broker.parked) == 0
 
 
-async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+async def test_parked_pull_is_answered_at_its_timeout(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"0")
         started = time.monotonic()
         answer = await it.peer.pull("g", "t", 0, 1, sys_flag=HOLD, suspend_ms=300)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
-        # The loop counts whole milliseconds.
+        # The event loop rounds to milliseconds.
         assert time.monotonic() - started >= 0.29
 
 
-async def test_a_held_pull_lets_messages_pass_that_it_does_not_want(tmp_path: Path) -> None:
+async def test_parked_pull_ignores_messages_that_its_filter_rejects(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as sender:
         await sender.send("t", b"0")
         held = asyncio.create_task(
@@ -257,7 +257,7 @@ async def test_a_held_pull_lets_messages_pass_that_it_does_not_want(tmp_path: Pa
 
 
 @pytest.mark.parametrize("count", [20, 600])
-async def test_several_pulls_wait_for_one_queue(tmp_path: Path, count: int) -> None:
+async def test_several_pulls_are_parked_for_one_queue(tmp_path: Path, count: int) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as sender:
         await sender.send("t", b"0")
         held = [
@@ -272,7 +272,7 @@ async def test_several_pulls_wait_for_one_queue(tmp_path: Path, count: int) -> N
         assert len(it.broker.parked) == 0
 
 
-async def test_without_long_polling_the_broker_waits_a_short_time(tmp_path: Path) -> None:
+async def test_without_long_polling_pulls_are_parked_for_the_short_time(tmp_path: Path) -> None:
     async with cluster(tmp_path, longPollingEnable="false", shortPollingTimeMills=100) as it:
         await it.peer.send("t", b"0")
         answer = await it.peer.pull(
@@ -281,7 +281,7 @@ async def test_without_long_polling_the_broker_waits_a_short_time(tmp_path: Path
         assert answer.code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_without_long_polling_messages_wait_for_the_end_of_the_short_time(
+async def test_without_long_polling_messages_are_delivered_after_the_short_time(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path, longPollingEnable="false", shortPollingTimeMills=1_000) as it:
@@ -297,7 +297,7 @@ async def test_without_long_polling_messages_wait_for_the_end_of_the_short_time(
             assert bodies_in(await held) == [b"1"]
 
 
-async def test_above_the_limit_pulls_are_answered_instead_of_held(tmp_path: Path) -> None:
+async def test_pulls_above_the_limit_are_answered_instead_of_parked(tmp_path: Path) -> None:
     async with cluster(tmp_path, maxParkedPulls=1) as it:
         await it.peer.send("t", b"0")
         held = asyncio.create_task(it.peer.pull("g", "t", 0, 1, sys_flag=HOLD, suspend_ms=15_000))
@@ -308,7 +308,7 @@ async def test_above_the_limit_pulls_are_answered_instead_of_held(tmp_path: Path
         assert bodies_in(await held) == [b"1"]
 
 
-async def test_a_connection_that_ends_takes_its_pulls_along(tmp_path: Path) -> None:
+async def test_closed_connection_removes_its_parked_pulls(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"0")
         async with peer_of(it.broker.address) as short_lived:
@@ -319,7 +319,7 @@ async def test_a_connection_that_ends_takes_its_pulls_along(tmp_path: Path) -> N
         await eventually(lambda: len(it.broker.parked) == 0, "gone with its connection")
 
 
-async def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
+async def test_stop_answers_parked_pulls(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"0")
         held = asyncio.create_task(it.peer.pull("g", "t", 0, 1, sys_flag=HOLD, suspend_ms=60_000))

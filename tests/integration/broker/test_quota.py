@@ -1,4 +1,4 @@
-"""Quotas of a running broker: a changed file, floods beside others' work, broken files under load.
+"""Quotas of a running broker: a changed file, floods, invalid files under load.
 
 Which quota a request is charged to is tested in tests/unit/broker/quota; here the limits apply to
 every request, on the fast path and in the handlers, with and without the kernel.
@@ -52,14 +52,14 @@ def put(folder: Path, text: str) -> None:
 
 
 async def codes_of(it: Cluster, topic: str, count: int) -> Counter[int]:
-    """Send so many at once, and count the answers by their codes."""
+    """Send `count` messages at once, and count the response codes."""
     answers = await asyncio.gather(*(it.peer.send(topic, b"x" * 10) for _ in range(count)))
     return Counter(answer.code for answer in answers)
 
 
 @contextlib.contextmanager
 def from_host(host: str, address: str) -> Generator[RawPeer]:
-    """A connection that comes from another address of this machine."""
+    """A connection from another address of this machine."""
     to_host, _, port = address.rpartition(":")
     with socket.socket() as sock:
         sock.bind((host, 0))
@@ -77,10 +77,10 @@ async def ask(peer: RawPeer, code: int, fields: dict[str, str], body: bytes = b"
 # -- topics and groups -----------------------------------------------------------------------------
 
 
-async def test_a_topic_takes_no_more_than_its_quota_and_others_as_much_as_they_want(
+async def test_sends_above_the_quota_of_a_topic_are_refused_and_other_topics_are_not_limited(
     tmp_path: Path,
 ) -> None:
-    # So slow that no second token comes while the test runs.
+    # So slow that no second token is added while the test runs.
     text = "topics: [{topic: orders, messagesPerSecond: 0.001}]"
     async with limited(tmp_path, text) as it:
         assert (await it.peer.send("orders", b"x")).code == SUCCESS
@@ -88,14 +88,14 @@ async def test_a_topic_takes_no_more_than_its_quota_and_others_as_much_as_they_w
         assert refused.code == BUSY
         assert refused.remark == "broker busy: messagesPerSecond of topic orders is 0.001"
         assert await codes_of(it, "invoices", 200) == {SUCCESS: 200}
-        # What is there may be read.
+        # Stored messages may be read.
         pulled = await it.peer.pull("clerks", "orders", 0, 0)
         assert bodies_in(pulled) == [b"x"]
 
 
-async def test_the_fast_path_knows_no_way_around_a_quota_that_comes_later(tmp_path: Path) -> None:
+async def test_quota_added_later_applies_to_the_fast_path(tmp_path: Path) -> None:
     async with limited(tmp_path, NOTHING) as it:
-        # By now the feed takes sends to the topic.
+        # By now the fast path serves sends to the topic.
         assert await codes_of(it, "orders", 300) == {SUCCESS: 300}
         put(tmp_path, "topics: [{topic: orders, messagesPerSecond: 0.001}]")
 
@@ -112,7 +112,7 @@ async def test_the_fast_path_knows_no_way_around_a_quota_that_comes_later(tmp_pa
         await eventually(is_free, "the limit is gone")
 
 
-async def test_what_has_no_quota_keeps_the_fast_path(
+async def test_requests_without_a_quota_use_the_fast_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handled: Counter[str] = Counter()
@@ -131,7 +131,7 @@ async def test_what_has_no_quota_keeps_the_fast_path(
         assert handled["invoices"] < 20, "only those before the feed knew the topic"
 
 
-async def test_pulls_of_a_group_are_limited_also_when_the_fast_path_knew_it(
+async def test_pull_quota_applies_to_a_group_already_on_the_fast_path(
     tmp_path: Path,
 ) -> None:
     async with limited(tmp_path, NOTHING) as it:
@@ -157,7 +157,7 @@ async def test_pulls_of_a_group_are_limited_also_when_the_fast_path_knew_it(
         assert await pulls(50, "auditors") == {SUCCESS: 50}
 
 
-async def test_whoever_may_not_send_does_not_use_up_the_quota(tmp_path: Path) -> None:
+async def test_refused_sends_do_not_use_the_quota(tmp_path: Path) -> None:
     accounts = tmp_path / "conf" / "plain_acl.yml"
     accounts.parent.mkdir()
     accounts.write_text("accounts: [{accessKey: operator, secretKey: hidden-1, admin: true}]")
@@ -184,7 +184,7 @@ async def test_bytes_of_a_topic(tmp_path: Path) -> None:
 # -- clients ---------------------------------------------------------------------------------------
 
 
-async def test_a_flood_of_one_client_does_not_keep_another_from_being_served(
+async def test_flood_of_one_client_does_not_block_another(
     tmp_path: Path,
 ) -> None:
     text = "clients: [{address: 127.0.0.2, requestsPerSecond: 5}]"
@@ -201,26 +201,26 @@ async def test_a_flood_of_one_client_does_not_keep_another_from_being_served(
         ]
         with from_host("127.0.0.2", it.broker.address) as greedy:
 
-            async def pour() -> Counter[int]:
+            async def send_flood() -> Counter[int]:
                 sending = asyncio.create_task(greedy.send_commands(*flood))
                 answers = await greedy.receive(len(flood))
                 await sending
                 assert sorted(answer.opaque for answer in answers) == list(range(len(flood)))
                 return Counter(answer.code for answer in answers)
 
-            pouring = asyncio.create_task(pour())
+            flooding = asyncio.create_task(send_flood())
             served = 0
-            while not pouring.done():
+            while not flooding.done():
                 assert await codes_of(it, "orders", 10) == {SUCCESS: 10}
                 served += 10
-            codes = await pouring
+            codes = await flooding
             assert served > 0
-            # A handful passed: the bucket, and what came in while the flood lasted.
+            # Few passed: the bucket, and what was refilled during the flood.
             assert 5 <= codes[SUCCESS] < 300
             assert codes[BUSY] == len(flood) - codes[SUCCESS]
 
 
-async def test_what_wants_no_answer_is_dropped_above_the_limit(tmp_path: Path) -> None:
+async def test_oneway_requests_above_the_limit_are_dropped(tmp_path: Path) -> None:
     text = "clients: [{address: 127.0.0.2, requestsPerSecond: 0.001}]"
     async with limited(tmp_path, text) as it:
         with from_host("127.0.0.2", it.broker.address) as peer:
@@ -240,7 +240,7 @@ async def test_what_wants_no_answer_is_dropped_above_the_limit(tmp_path: Path) -
         assert answer.fields["offset"] == "1"
 
 
-async def test_many_connections_of_one_address_and_a_limit_that_changes(tmp_path: Path) -> None:
+async def test_connections_of_one_address_are_limited_and_the_limit_is_live(tmp_path: Path) -> None:
     text = "connections: {perAddress: 8}"
     async with limited(tmp_path, text) as it:
         assert (await it.peer.send("orders", b"x")).code == SUCCESS
@@ -259,7 +259,7 @@ async def test_many_connections_of_one_address_and_a_limit_that_changes(tmp_path
                 return answer.code == SUCCESS
 
             assert sum([await is_open(peer) for peer in greedy]) == 8
-            # Others still come in.
+            # Other addresses can still connect.
             with from_host("127.0.0.3", it.broker.address) as other:
                 assert await is_open(other)
             put(tmp_path, "connections: {perAddress: 9}")
@@ -271,7 +271,7 @@ async def test_many_connections_of_one_address_and_a_limit_that_changes(tmp_path
             assert not await one_more()
 
 
-async def test_connections_of_the_whole_broker(tmp_path: Path) -> None:
+async def test_connections_of_the_whole_broker_are_limited(tmp_path: Path) -> None:
     async with limited(tmp_path, "connections: {perBroker: 3}") as it:
         assert (await it.peer.send("orders", b"x")).code == SUCCESS
         with (
@@ -291,7 +291,7 @@ async def test_connections_of_the_whole_broker(tmp_path: Path) -> None:
 # -- the file --------------------------------------------------------------------------------------
 
 
-async def test_a_broken_file_swapped_in_under_load_changes_nothing_and_is_shouted_about(
+async def test_invalid_file_under_load_changes_nothing_and_is_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = "topics: [{topic: orders, messagesPerSecond: 0.001}]"
@@ -326,7 +326,7 @@ async def test_a_broken_file_swapped_in_under_load_changes_nothing_and_is_shoute
         await eventually(is_free, "a good file counts again")
 
 
-async def test_a_broker_does_not_start_with_a_broken_file(
+async def test_broker_does_not_start_with_an_invalid_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -351,9 +351,7 @@ async def test_a_broker_does_not_start_with_a_broken_file(
         RequestCode.PULL_MESSAGE, 4711,
     ],
 )  # fmt: skip
-async def test_a_hostile_body_is_refused_before_anything_reads_it(
-    tmp_path: Path, code: int
-) -> None:
+async def test_hostile_body_is_refused_before_it_is_decoded(tmp_path: Path, code: int) -> None:
     async with cluster(tmp_path) as it:
         body = b'{"clientID":"x","consumerDataSet":[' + b'{"groupName":"g"},' * 700_000
         answer = await it.peer.ask(code, {}, body)
@@ -362,7 +360,7 @@ async def test_a_hostile_body_is_refused_before_anything_reads_it(
         assert (await it.peer.heartbeat("c", "g", {"orders": "*"})).code == SUCCESS
 
 
-async def test_ordinary_large_heartbeats_pass(tmp_path: Path) -> None:
+async def test_large_valid_heartbeats_are_accepted(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         subscriptions = {f"topic-{number}": "*" for number in range(2000)}
         assert (await it.peer.heartbeat("c", "g", subscriptions)).code == SUCCESS

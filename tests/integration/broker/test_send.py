@@ -1,4 +1,4 @@
-"""Sending over real sockets: every form of the request, and what the store keeps of it."""
+"""Sends over real sockets: every form of the request, and what is stored."""
 
 import asyncio
 import errno
@@ -55,18 +55,20 @@ async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
         assert message.store_host == host
 
 
-async def test_what_a_broker_adds_is_not_the_producers_to_say(tmp_path: Path) -> None:
+async def test_broker_properties_sent_by_a_producer_are_replaced(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         claims = [{name: "else"} for name in STAMPS] + [dict.fromkeys(STAMPS, "else")]
         for claim in claims:
             sent = await it.peer.send("t", b"x", props={"my": "own"} | claim)
             assert sent.code == ResponseCode.SUCCESS
-        kept = [each.properties for each in messages_in(await it.peer.pull("g", "t", 0, 0))]
-        assert kept == [{"my": "own"} | STAMPS] * len(claims)
+        stored = [each.properties for each in messages_in(await it.peer.pull("g", "t", 0, 0))]
+        assert stored == [{"my": "own"} | STAMPS] * len(claims)
 
 
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-async def test_both_forms_in_both_encodings(tmp_path: Path, encoding: HeaderEncoding) -> None:
+async def test_sends_of_both_versions_in_both_encodings_are_stored(
+    tmp_path: Path, encoding: HeaderEncoding
+) -> None:
     async with cluster(tmp_path) as it:
         short = send_fields("t")
         long = {LONG_NAMES[key]: value for key, value in short.items()}
@@ -81,7 +83,7 @@ async def test_both_forms_in_both_encodings(tmp_path: Path, encoding: HeaderEnco
         assert bodies_in(pulled) == [b"x", b"x"]
 
 
-async def test_an_unknown_topic_is_created_and_routed_before_the_answer_counts(
+async def test_unknown_topic_is_created_and_routed(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path, defaultTopicQueueNums=3) as it:
@@ -126,7 +128,7 @@ LARGE_BATCH = batch.encode(
 
 
 async def test_a_message_sent_after_a_large_batch_is_stored_after_it(tmp_path: Path) -> None:
-    # Access control keeps requests from the fast path, and has the batch checked first.
+    # Access control disables the fast path, and the batch is checked first.
     accounts = tmp_path / "accounts.yml"
     accounts.write_text(
         "accounts:\n- {accessKey: administrator, secretKey: secret-of-admin, admin: true}\n"
@@ -157,7 +159,7 @@ async def test_a_message_sent_after_a_large_batch_is_stored_after_it(tmp_path: P
         assert middle[0].log_offset == offsets[BATCH_MESSAGES_MAX // 2 - 1]
 
 
-async def test_a_batch_that_the_disk_refuses_leaves_nothing(
+async def test_batch_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accounts = tmp_path / "accounts.yml"
@@ -187,7 +189,7 @@ async def test_a_batch_that_the_disk_refuses_leaves_nothing(
         assert following.log_offset - first.log_offset < 1_000, "nothing lies between them"
 
 
-async def test_a_negative_queue_id_leaves_the_choice_to_the_broker(tmp_path: Path) -> None:
+async def test_broker_chooses_the_queue_for_a_negative_queue_id(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         chosen = {(await it.peer.send("t", b"x", queue_id=-1)).fields["queueId"] for _ in range(40)}
         assert chosen <= {"0", "1", "2", "3"}
@@ -208,7 +210,7 @@ async def test_oneway_sends_are_stored_and_not_answered(tmp_path: Path) -> None:
         assert bodies_in(pulled) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_compressed_bodies_are_kept_as_they_are(tmp_path: Path) -> None:
+async def test_compressed_bodies_are_stored_unchanged(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"not really zlib", sys_flag=sysflag.COMPRESSED)
         (message,) = messages_in(await it.peer.pull("g", "t", 0, 0))
@@ -229,7 +231,7 @@ async def test_sync_flush_answers_when_the_log_is_on_disk(tmp_path: Path) -> Non
         assert len(messages_in(pulled)) == 32, "one pull gives 32 messages at most"
 
 
-async def test_sync_master_without_a_slave_says_so(tmp_path: Path) -> None:
+async def test_sync_master_without_a_slave_reports_slave_not_available(tmp_path: Path) -> None:
     async with cluster(tmp_path, brokerRole="SYNC_MASTER") as it:
         assert (await it.peer.send("t", b"x")).code == ResponseCode.SLAVE_NOT_AVAILABLE
         unwaiting = await it.peer.send("t", b"x", props={"WAIT": "false"})

@@ -1,4 +1,4 @@
-"""A consumer that asks for more than it reads: whatever way answers leave by, all of them come."""
+"""A consumer that requests more than it reads gets every response, on every path."""
 
 import asyncio
 import socket
@@ -16,8 +16,8 @@ BODY_BYTES = 4096
 DEADLINE_S = 60
 
 
-async def test_all_answers_arrive_whole_and_in_their_order(tmp_path: Path) -> None:
-    """They are larger than what the sockets hold, so most are sent in parts."""
+async def test_all_responses_arrive_whole_and_in_order(tmp_path: Path) -> None:
+    """The responses exceed the socket buffers, so most are sent in parts."""
     bodies = [b"%d" % number + bytes(BODY_BYTES) for number in range(32)]
     requests = [
         encode(

@@ -1,4 +1,4 @@
-"""A broker with a staging pool: what is sent is delivered once it is committed."""
+"""A broker with a staging pool: messages are delivered once they are committed."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ async def max_offset(it: Cluster) -> int:
     return int(answer.fields["offset"])
 
 
-async def test_a_waiting_pull_gets_what_was_committed(tmp_path: Path) -> None:
+async def test_parked_pull_gets_committed_messages(tmp_path: Path) -> None:
     settings = {"transientStorePoolEnable": "true", "transientStorePoolSize": 2}
     async with cluster(tmp_path, commitIntervalCommitLog=20, **settings) as it:
         await it.peer.send("t", b"0")
@@ -32,5 +32,5 @@ async def test_a_waiting_pull_gets_what_was_committed(tmp_path: Path) -> None:
             await it.peer.send("t", b"%d" % number)
     async with cluster(tmp_path, **settings) as it:
         assert await max_offset(it) == 50
-        found = bodies_in(await it.peer.pull("g", "t", 0, 20, count=30))
-        assert found == [b"%d" % number for number in range(20, 50)]
+        bodies = bodies_in(await it.peer.pull("g", "t", 0, 20, count=30))
+        assert bodies == [b"%d" % number for number in range(20, 50)]

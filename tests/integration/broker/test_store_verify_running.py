@@ -1,4 +1,4 @@
-"""`store verify` on the store of a running broker: no damage that is none, and all that is."""
+"""`store verify` on the store of a running broker: it reports real damage and nothing else."""
 
 import asyncio
 import json
@@ -28,9 +28,9 @@ async def verify(store: Path) -> dict[str, Any]:
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, _ = await process.communicate()
-    found = cast("dict[str, Any]", json.loads(output))
-    assert process.returncode == (1 if found["findings"] else 0)
-    return found
+    report = cast("dict[str, Any]", json.loads(output))
+    assert process.returncode == (1 if report["findings"] else 0)
+    return report
 
 
 async def answering(peer: Peer) -> bool:
@@ -41,7 +41,7 @@ async def answering(peer: Peer) -> bool:
 
 
 class Senders:
-    """Sends without a pause: to queues old and new, with keys, and topics come and go."""
+    """Sends continuously: old and new queues, keys, topics created and deleted."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -53,7 +53,7 @@ class Senders:
             topic = f"t{self.count // 100 % 30}"
             props = {"KEYS": f"k{sender} j{self.count % 7}", "UNIQ_KEY": f"u{sender}-{self.count}"}
             answer = await self.peer.send(topic, b"y" * 300, queue_id=self.count % 4, props=props)
-            # A topic may be deleted at this moment.
+            # The topic may be deleted concurrently.
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST), (
                 answer.remark
             )
@@ -68,7 +68,7 @@ class Senders:
             await asyncio.sleep(0.05)
 
 
-async def test_sends_under_way_are_no_damage(tmp_path: Path) -> None:
+async def test_concurrent_sends_are_not_reported_as_damage(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "store"
     async with peer_of(f"{LOOPBACK}:{port}") as peer:
         async with broker_process(port, store, **SETTINGS):
@@ -80,15 +80,15 @@ async def test_sends_under_way_are_no_damage(tmp_path: Path) -> None:
                 group.create_task(senders.delete())
                 await eventually(lambda: senders.count > 500, "messages")
                 for _ in range(LOOKS):
-                    found = await verify(store)
-                    assert found["findings"] == []
-                    assert found["running"] is True
-                    assert found["messages"] > 0
+                    report = await verify(store)
+                    assert report["findings"] == []
+                    assert report["running"] is True
+                    assert report["messages"] > 0
                 senders.stopping = True
-        # Killed: what was not derived yet will be at the next start.
-        found = await verify(store)
-        assert found["findings"] == []
-        assert found["running"] is False
+        # After a kill the next start builds the missing entries.
+        report = await verify(store)
+        assert report["findings"] == []
+        assert report["running"] is False
 
 
 async def test_real_damage_is_found_while_a_broker_runs(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ async def test_real_damage_is_found_while_a_broker_runs(tmp_path: Path) -> None:
             await peer.send("t1", b"body-%d" % number, queue_id=0, props={"KEYS": f"k{number}"})
 
         async def all_checked() -> bool:
-            found = await verify(store)
-            assert found["findings"] == []
-            return cast("int", found["messages"]) >= 51
+            report = await verify(store)
+            assert report["findings"] == []
+            return cast("int", report["messages"]) >= 51
 
         await eventually(all_checked, "a checkpoint")
         log_file = store / "commitlog" / f"{0:020d}"
@@ -112,11 +112,11 @@ async def test_real_damage_is_found_while_a_broker_runs(tmp_path: Path) -> None:
         with log_file.open("r+b") as file:
             file.seek(at)
             file.write(b"BODY")
-        found = await verify(store)
-        assert any("does not match its CRC" in text for text in found["findings"])
+        report = await verify(store)
+        assert any("does not match its CRC" in text for text in report["findings"])
         queue_file = store / "consumequeue" / "t1" / "0" / f"{0:020d}"
         with queue_file.open("r+b") as file:
             file.seek(20 * 3)
             file.write((12345).to_bytes(8, "big"))
-        found = await verify(store)
-        assert any("queue t1/0: entry 3 leads to no message" in text for text in found["findings"])
+        report = await verify(store)
+        assert any("queue t1/0: entry 3 leads to no message" in text for text in report["findings"])

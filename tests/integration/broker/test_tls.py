@@ -1,4 +1,4 @@
-"""A broker in a cluster that takes nothing but TLS: its own calls speak it, too."""
+"""A broker in a cluster that enforces TLS: its own requests use TLS, too."""
 
 import asyncio
 import logging
@@ -24,45 +24,47 @@ from tianzhou.remoting.tls.contexts import Tls
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority's ca.pem, and server.pem and server.key that it signed."""
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem of a certificate authority, and a signed server.pem with server.key."""
     folder = tmp_path_factory.mktemp("papers")
     assert make_certificates(folder, [LOOPBACK]) == 0
     return folder
 
 
-def port_of(papers: Path) -> dict[str, object]:
-    """The settings of a port that takes TLS only."""
+def port_of(certificates: Path) -> dict[str, object]:
+    """The settings of a port that enforces TLS."""
     return {
         "tlsMode": "enforcing",
-        "tlsServerCertPath": papers / "server.pem",
-        "tlsServerKeyPath": papers / "server.key",
+        "tlsServerCertPath": certificates / "server.pem",
+        "tlsServerKeyPath": certificates / "server.key",
     }
 
 
-def clients_checked(papers: Path) -> dict[str, object]:
+def clients_checked(certificates: Path) -> dict[str, object]:
     return {
         "tlsServerNeedClientAuth": "require",
-        "tlsServerTrustCertPath": papers / "ca.pem",
+        "tlsServerTrustCertPath": certificates / "ca.pem",
     }
 
 
-def calls_of(papers: Path) -> dict[str, object]:
-    """The settings of a broker's own calls, which show a certificate and check the other's."""
+def calls_of(certificates: Path) -> dict[str, object]:
+    """The settings of a broker's own requests, with certificates on both sides."""
     return {
-        "tls.client.certPath": papers / "server.pem",
-        "tls.client.keyPath": papers / "server.key",
+        "tls.client.certPath": certificates / "server.pem",
+        "tls.client.keyPath": certificates / "server.key",
         "tls.client.authServer": "true",
-        "tls.client.trustCertPath": papers / "ca.pem",
+        "tls.client.trustCertPath": certificates / "ca.pem",
         "tls.client.checkName": "true",
     }
 
 
-async def test_everything_a_broker_asks_of_others_speaks_tls(tmp_path: Path, papers: Path) -> None:
-    secure = port_of(papers) | clients_checked(papers)
-    settings = secure | calls_of(papers)
+async def test_all_requests_of_a_broker_use_tls(tmp_path: Path, certificates: Path) -> None:
+    secure = port_of(certificates) | clients_checked(certificates)
+    settings = secure | calls_of(certificates)
     own = Tls(
-        certificate=papers / "server.pem", key=papers / "server.key", trusted=papers / "ca.pem"
+        certificate=certificates / "server.pem",
+        key=certificates / "server.key",
+        trusted=certificates / "ca.pem",
     )
     async with (
         running_namesrv(tmp_path, **secure) as namesrv,
@@ -91,10 +93,10 @@ async def test_everything_a_broker_asks_of_others_speaks_tls(tmp_path: Path, pap
 
 
 async def test_a_plain_port_may_register_where_tls_is_enforced(
-    tmp_path: Path, papers: Path
+    tmp_path: Path, certificates: Path
 ) -> None:
     async with (
-        running_namesrv(tmp_path, **port_of(papers)) as namesrv,
+        running_namesrv(tmp_path, **port_of(certificates)) as namesrv,
         running_broker(tmp_path / "a", namesrvAddr=namesrv, useTLS="true") as broker,
     ):
         await eventually(lambda: broker.registered_with, "registration without any certificate")
@@ -107,14 +109,14 @@ async def test_a_plain_port_may_register_where_tls_is_enforced(
         ({"useTLS": "true", "tls.client.authServer": "true"}, "certificate verify failed"),
     ],
 )
-async def test_without_tls_or_trust_it_does_not_register_and_says_why(
+async def test_registration_without_tls_or_trust_fails_with_the_reason(
     tmp_path: Path,
-    papers: Path,
+    certificates: Path,
     settings: dict[str, object],
     what: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running_namesrv(tmp_path, **port_of(papers)) as namesrv:
+    async with running_namesrv(tmp_path, **port_of(certificates)) as namesrv:
         with caplog.at_level(logging.WARNING, logger="tianzhou.broker.cluster.registration"):
             async with running_broker(tmp_path / "a", namesrvAddr=namesrv, **settings) as broker:
                 await eventually(
@@ -127,19 +129,24 @@ async def test_without_tls_or_trust_it_does_not_register_and_says_why(
 
 
 async def test_an_enforcing_broker_may_call_a_plain_nameserver(
-    tmp_path: Path, papers: Path
+    tmp_path: Path, certificates: Path
 ) -> None:
     async with (
         running_namesrv(tmp_path) as namesrv,
         running_broker(
-            tmp_path / "a", namesrvAddr=namesrv, useTLS="false", **port_of(papers)
+            tmp_path / "a", namesrvAddr=namesrv, useTLS="false", **port_of(certificates)
         ) as broker,
     ):
         await eventually(lambda: broker.registered_with, "registration")
 
 
-async def test_half_a_setting_stops_the_start(tmp_path: Path, papers: Path) -> None:
-    settings: dict[str, object] = {"useTLS": "true", "tls.client.keyPath": papers / "server.key"}
+async def test_incomplete_tls_settings_prevent_the_start(
+    tmp_path: Path, certificates: Path
+) -> None:
+    settings: dict[str, object] = {
+        "useTLS": "true",
+        "tls.client.keyPath": certificates / "server.key",
+    }
     with pytest.raises(ConfigError, match="tlsClientCertPath is not"):
         async with running_broker(tmp_path, **settings):
             pass
@@ -149,8 +156,8 @@ async def test_half_a_setting_stops_the_start(tmp_path: Path, papers: Path) -> N
             pass
 
 
-async def test_a_renewed_certificate_is_shown_to_connections_to_come(
-    tmp_path: Path, papers: Path, caplog: pytest.LogCaptureFixture
+async def test_renewed_certificate_is_used_for_new_connections(
+    tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "tls"
     assert make_certificates(folder, [LOOPBACK]) == 0
@@ -161,8 +168,8 @@ async def test_a_renewed_certificate_is_shown_to_connections_to_come(
         await eventually(lambda: any("not used" in text for text in caplog.messages), "a complaint")
         assert await shown_by(broker.address) == before, "the old pair stays in use"
         for name in ("server.pem", "server.key"):
-            (folder / name).write_bytes((papers / name).read_bytes())
-        renewed = ssl.PEM_cert_to_DER_cert((papers / "server.pem").read_text())
+            (folder / name).write_bytes((certificates / name).read_bytes())
+        renewed = ssl.PEM_cert_to_DER_cert((certificates / "server.pem").read_text())
 
         async def is_renewed() -> bool:
             return await shown_by(broker.address) == renewed
@@ -171,7 +178,7 @@ async def test_a_renewed_certificate_is_shown_to_connections_to_come(
 
 
 async def shown_by(address: str) -> bytes | None:
-    """The certificate that a server shows."""
+    """The certificate that a server presents."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = address.split(":")

@@ -1,4 +1,4 @@
-"""Transactions over real sockets: what consumers see of them, what producers are asked."""
+"""Transactions over real sockets: visibility for consumers, checks of producers."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ PREPARED = {"TRAN_MSG": "true", "PGROUP": "producers"}
 
 
 async def prepare(peer: Peer, body: bytes, **more: str) -> Command:
-    """Send a half; returns the answer."""
+    """Send a half; returns the response."""
     props = PREPARED | {"UNIQ_KEY": body.decode(), "KEYS": "k", "TAGS": "a"} | more
     flag = sysflag.TRANSACTION_PREPARED
     answer = await peer.send("Orders", body, queue_id=1, props=props, sys_flag=flag)
@@ -57,7 +57,7 @@ async def end(peer: Peer, answer: Command, state: int, **changes: str) -> Comman
 
 
 def end_of_check(asked: Command, state: int) -> dict[str, str]:
-    """What a producer answers to a check."""
+    """The response of a producer to a check."""
     fields = asked.fields
     return {
         "producerGroup": "producers", "tranStateTableOffset": fields["tranStateTableOffset"],
@@ -110,11 +110,11 @@ async def test_a_half_is_invisible_until_it_is_committed(tmp_path: Path) -> None
         assert (op.body, op.tags) == (half.fields["queueOffset"].encode(), "d")
 
 
-async def test_a_rolled_back_message_is_never_delivered(tmp_path: Path) -> None:
+async def test_rolled_back_message_is_never_delivered(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         half = await prepare(it.peer, b"no")
         assert (await end(it.peer, half, ROLLBACK)).code == ResponseCode.SUCCESS
-        # The first word counts: what was rolled back is not committed by a late repeat.
+        # The first end counts: a rolled back half is not committed by a later request.
         assert (await end(it.peer, half, COMMIT)).code == ResponseCode.SUCCESS
         assert await delivered(it.peer) == []
 
@@ -130,10 +130,10 @@ async def test_a_repeated_commit_delivers_once(tmp_path: Path) -> None:
         assert await delivered(it.peer) == [b"one", b"open"]
 
 
-async def test_the_first_word_counts_however_often_producers_were_asked_since(
+async def test_first_end_counts_also_after_checks(
     tmp_path: Path,
 ) -> None:
-    """What is ended lies behind the first open half after a round, and stays ended."""
+    """After a round of checks the ended half is behind the first open one, and stays ended."""
     async with cluster(tmp_path, **QUICK, **FLUSHED) as it:
         gone, done = await prepare(it.peer, b"gone"), await prepare(it.peer, b"done")
         await end(it.peer, gone, ROLLBACK)
@@ -172,7 +172,7 @@ async def test_with_sync_flush_the_end_of_a_transaction_is_on_disk(
         ({"commitOrRollback": "5"}, ResponseCode.SYSTEM_ERROR, "commitOrRollback is 5"),
     ],
 )  # fmt: skip
-async def test_an_end_that_fits_no_half_is_refused(
+async def test_end_that_matches_no_half_is_refused(
     tmp_path: Path, changes: dict[str, str], code: int, remark: str
 ) -> None:
     async with cluster(tmp_path) as it:
@@ -200,7 +200,7 @@ async def test_a_plain_message_cannot_be_committed(tmp_path: Path) -> None:
         ({"TRAN_MSG": "true"}, "PGROUP"),
     ],
 )
-async def test_halves_that_make_no_sense_are_refused(
+async def test_invalid_halves_are_refused(
     tmp_path: Path, props: dict[str, str], remark: str
 ) -> None:
     async with cluster(tmp_path) as it:
@@ -239,7 +239,7 @@ async def test_an_open_transaction_is_checked_and_committed(tmp_path: Path) -> N
 
 
 async def test_a_producer_may_end_a_half_that_was_checked_meanwhile(tmp_path: Path) -> None:
-    """A long local transaction: the half has moved, its producer knows the first place only."""
+    """A long local transaction: the half has moved, its producer knows the first offset only."""
     async with cluster(tmp_path, **QUICK, **FLUSHED) as it:
         await it.peer.heartbeat("p1", producer="producers")
         halves = {body: await prepare(it.peer, body) for body in (b"yes", b"no")}
@@ -264,7 +264,7 @@ async def test_any_producer_of_the_group_may_answer(tmp_path: Path) -> None:
         assert b"one" in await delivered(it.peer)
 
 
-async def test_after_the_last_check_the_half_is_kept_apart_and_can_be_resumed(
+async def test_half_is_moved_to_its_own_topic_after_the_last_check_and_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path, transactionCheckMax=2, **QUICK) as it:
@@ -277,10 +277,10 @@ async def test_after_the_last_check_the_half_is_kept_apart_and_can_be_resumed(
 
         await eventually(given_up, "the half in the topic of those given up")
         assert len(checks_of(it.peer)) == 2
-        (kept,) = messages_in(await it.peer.pull("g", CHECK_MAX_TOPIC, 0, 0))
-        assert kept.properties["REAL_TOPIC"] == "Orders"
+        (discarded,) = messages_in(await it.peer.pull("g", CHECK_MAX_TOPIC, 0, 0))
+        assert discarded.properties["REAL_TOPIC"] == "Orders"
         own_port = int(it.broker.address.rpartition(":")[2])
-        msg_id = f"7F000001{own_port:08X}{kept.log_offset:016X}"
+        msg_id = f"7F000001{own_port:08X}{discarded.log_offset:016X}"
         await it.peer.expect(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": msg_id})
         await eventually(lambda: len(checks_of(it.peer)) > 2, "a check after the resumption")
         asked = checks_of(it.peer)[-1]
@@ -319,7 +319,7 @@ async def test_immunity_time_defers_the_check_and_then_only_the_check_counts(
 # -- over restarts ---------------------------------------------------------------------------------
 
 
-async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_restart_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     store = tmp_path / "store"
     async with running_broker(store, **QUICK) as broker, peer_of(broker.address) as peer:
         await peer.heartbeat("p1", producer="producers")
@@ -341,12 +341,12 @@ async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> 
         assert half_count >= 3, "progress is kept as RocketMQ keeps it"
 
 
-async def test_the_first_word_counts_while_a_restarted_broker_still_reads_the_ends(
+async def test_first_end_counts_while_a_restarted_broker_still_reads_the_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, read_ends, may_read = tmp_path / "store", Halves.read_ends, False
     async with running_broker(store) as broker, peer_of(broker.address) as peer:
-        # The ends behind an open half have to be read again.
+        # The ends behind an open half must be read again.
         open_, gone = await prepare(peer, b"open"), await prepare(peer, b"gone")
         await end(peer, gone, ROLLBACK)
 
@@ -376,7 +376,7 @@ async def test_producers_can_end_transactions_if_the_ends_of_former_runs_cannot_
     assert "not all ends of former runs can be read" in caplog.text
 
 
-async def test_ends_may_wait_for_company(tmp_path: Path) -> None:
+async def test_ends_are_batched(tmp_path: Path) -> None:
     store = tmp_path / "store"
     waits = {"transactionOpBatchInterval": 600_000}
     async with running_broker(store, **waits) as broker, peer_of(broker.address) as peer:
@@ -397,13 +397,13 @@ async def oneway_ends(it: Cluster, count: int) -> None:
         await it.peer.client.oneway(it.peer.address, command)
 
 
-async def test_oneway_ends_as_stock_clients_send_them(tmp_path: Path) -> None:
+async def test_oneway_ends_of_stock_clients_are_accepted(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await oneway_ends(it, 5)
 
-        async def all_there() -> bool:
+        async def all_delivered() -> bool:
             return len(await delivered(it.peer)) == 5
 
-        await eventually(all_there, "all committed")
+        await eventually(all_delivered, "all committed")
         ops = bodies_in(await it.peer.pull("g", HALF_OP_TOPIC, 0, 0))
         assert b",".join(ops) == b"0,1,2,3,4"

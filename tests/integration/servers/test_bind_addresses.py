@@ -1,4 +1,4 @@
-"""Where the servers listen: on both families with a wildcard, and nowhere beyond bindAddress."""
+"""Listening addresses: IPv4 and IPv6 with a wildcard, otherwise only bindAddress."""
 # ruff: noqa: S104 - the addresses of every interface are what is tested
 
 import socket
@@ -26,7 +26,7 @@ def answers(host: str, port: int) -> bool:
 
 
 @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0"])
-def test_the_names_of_every_interface(host: str) -> None:
+def test_wildcard_names_bind_to_every_interface(host: str) -> None:
     assert is_every_interface(host)
     assert not is_every_interface("::1")
 

@@ -1,9 +1,9 @@
-"""No request costs the event loop of a server more than 50 ms, whatever it asks for.
+"""No request costs the event loop of a server more than 50 ms.
 
 The most expensive legal request of every code is sent to servers with large tables, and so are
 requests that the limits refuse (`bench/costly_requests.py`), with access control and without it.
-What is bounded is the CPU time of the longest iteration of the loop, so a busy machine does not
-decide.
+The limit is the CPU time of the longest loop iteration, so the load of the machine
+does not matter.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ TIMEOUT_MS = 120_000
 
 
 @pytest.fixture(autouse=True)
-def as_a_server() -> Iterator[None]:
-    """The garbage collector as a server has it."""
+def server_gc_settings() -> Iterator[None]:
+    """The garbage collector settings of a server."""
     before = gc.get_threshold()
     spare_collections()
     yield
@@ -62,7 +62,7 @@ administrators:
 async def cost_of(
     server: Measured[Broker] | Measured[str], peer: Peer, costly: Costly, *, has_accounts: bool
 ) -> tuple[Command, float]:
-    """The answer to a request, and the longest iteration of the loop until then."""
+    """The response to a request, and the longest loop iteration until then."""
     command = costly.command()
     if has_accounts:
         # Permissions of an administrator are checked more cheaply.
@@ -77,12 +77,12 @@ async def too_expensive(
     *,
     has_accounts: bool,
 ) -> list[str]:
-    """Which requests cost too much, or were answered otherwise than expected."""
+    """Requests that cost too much or got an unexpected response."""
     wrong: list[str] = []
     for costly in requests:
         cost = partial(cost_of, server, peer, costly, has_accounts=has_accounts)
         answer, longest_s = await cost()
-        # A core that is shared makes the same work dearer; what is much too expensive stays so.
+        # On a shared core the same work costs more; a much too expensive request stays so.
         if LONGEST_S < longest_s < 2 * LONGEST_S:
             longest_s = min([(await cost())[1] for _ in range(2)])
         name = f"{RequestCode(costly.code).name}, {costly.what}"
@@ -94,7 +94,7 @@ async def too_expensive(
 
 
 def broker_settings(folder: Path, *, has_accounts: bool) -> dict[str, object]:
-    """With its accounts, if there are some."""
+    """With accounts, if there are any."""
     if not has_accounts:
         return costly_requests.SETTINGS
     accounts = folder / "accounts.yml"
@@ -158,7 +158,7 @@ async def test_a_page_of_metrics_does_not_cost_a_broker_more_than_50_ms(tmp_path
                 for queue_id in range(4):
                     stats.stored(name, 1, 100, queue_id=queue_id)
                     stats.delivered_by(name, group, queue_id, 1, 100, 1)
-            # Counters come one by one to a real broker, and the regular tick finds a few new ones.
+            # A real broker gets its counters one by one, and each tick adds a few.
             server.server.history.tick(wall_ms())
 
         await server.run(count_everything)
@@ -187,7 +187,7 @@ async def test_no_refused_request_costs_a_broker_more_than_50_ms(
     credentials = ADMIN if has_accounts else None
     attacks = costly_requests.attacks_on_a_broker()
     if has_accounts:
-        # Access control may refuse what it cannot read.
+        # Access control may refuse requests that it cannot decode.
         attacks = [replace(each, answers=each.answers | {NO_PERMISSION}) for each in attacks]
     async with (
         measured(lambda: running_broker(tmp_path / "store", **settings)) as server,

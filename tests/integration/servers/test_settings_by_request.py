@@ -1,4 +1,4 @@
-"""What a request may change of the settings of a server, and what it may not.
+"""Settings that a request may change.
 
 Without access control requests come from any host, so the lists below are the surface of both
 programs: a setting that becomes changeable by a request must be added here by hand.
@@ -27,7 +27,7 @@ SENSITIVE_NAME = re.compile(
 )
 NOT_SENSITIVE = {
     "wait_seconds_for_service",  # bounded, and of no effect without needWaitForService
-    # How much one read returns of messages that are on the disk.
+    # How many messages one read returns from disk.
     "max_transfer_bytes_on_message_in_disk", "max_transfer_count_on_message_in_disk",
 }  # fmt: skip
 BY_ANY_REQUEST: dict[type[Configuration], set[str]] = {
@@ -70,10 +70,10 @@ BY_ADMINISTRATORS: dict[type[Configuration], set[str]] = {
         "namesrvAddr", "groupTopicBindingEnable", "groupTopicBindings", "fileReservedTime",
         "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "cleanFileForciblyEnable",
-        # Small values give transactions up, lock a queue twice, or drop every client.
+        # Small values discard transactions, lock a queue twice, or drop every client.
         "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
         "rocketmq.broker.rebalance.lockMaxLiveTime", "channelExpiredTimeout",
-        "transactionOpBatchInterval",  # a crash loses the ends that wait
+        "transactionOpBatchInterval",  # a crash loses pending ends
     },
 }  # fmt: skip
 PROGRAMS = (NamesrvConfig, BrokerConfig)
@@ -85,7 +85,7 @@ def keys_of(program: type[Configuration], test: Callable[[Setting], bool]) -> se
 
 
 def another_value(setting: Setting, now: object) -> str:
-    """A value that is right for the setting and not the one it has."""
+    """A valid value for the setting, other than the current one."""
     kind: type[Any] = setting.kind
     if kind is bool:
         return format_value(not now)
@@ -98,14 +98,14 @@ def another_value(setting: Setting, now: object) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_any_request_may_change_is_listed_one_by_one(program: type[Configuration]) -> None:
+def test_settings_that_any_request_may_change_are_listed(program: type[Configuration]) -> None:
     assert keys_of(program, lambda each: each.change in BY_REQUEST) == BY_ANY_REQUEST[program]
     admin = keys_of(program, lambda each: each.change is Change.ADMIN)
     assert admin == BY_ADMINISTRATORS[program]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_no_path_address_certificate_or_safety_switch_is_among_it(
+def test_no_path_address_certificate_or_safety_switch_is_listed(
     program: type[Configuration],
 ) -> None:
     exposed = {
@@ -119,10 +119,10 @@ def test_no_path_address_certificate_or_safety_switch_is_among_it(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_numbers_that_a_request_may_change_have_two_bounds(
+def test_numbers_that_a_request_may_change_have_a_minimum_and_a_maximum(
     program: type[Configuration],
 ) -> None:
-    """Neither a negative size nor one that takes all memory."""
+    """Neither a negative size nor one that uses all memory."""
     unbounded = {
         each.key
         for each in settings_of(program)
@@ -133,7 +133,7 @@ def test_numbers_that_a_request_may_change_have_two_bounds(
     assert unbounded == {"startAcceptSendRequestTimeStamp"} & keys_of(program, lambda _: True)
 
 
-async def test_a_broker_without_access_control_refuses_all_others(tmp_path: Path) -> None:
+async def test_broker_without_access_control_refuses_unlisted_settings(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         config = it.broker.settings.config
         before = (await it.peer.expect(RequestCode.GET_BROKER_CONFIG)).body
@@ -142,7 +142,7 @@ async def test_a_broker_without_access_control_refuses_all_others(tmp_path: Path
                 continue
             value = another_value(setting, getattr(config, setting.name))
             for key in setting.keys:
-                # A right one beside it must not be taken, either.
+                # A valid setting in the same request must not be applied, either.
                 body = f"traceOn=false\n{key}={value}\n".encode()
                 answer = await it.peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, body)
                 assert answer.code != ResponseCode.SUCCESS, key
@@ -152,7 +152,7 @@ async def test_a_broker_without_access_control_refuses_all_others(tmp_path: Path
         assert not (tmp_path / "store" / "b.properties").exists()
 
 
-async def test_a_nameserver_without_accounts_refuses_all_others(tmp_path: Path) -> None:
+async def test_nameserver_without_accounts_refuses_unlisted_settings(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         await Broker().register(asker)
         before = (await asker.get(RequestCode.GET_NAMESRV_CONFIG)).body
@@ -169,7 +169,7 @@ async def test_a_nameserver_without_accounts_refuses_all_others(tmp_path: Path) 
         assert not (tmp_path / "namesrv.properties").exists()
 
 
-async def test_no_change_of_a_nameservers_settings_takes_its_routes_away(tmp_path: Path) -> None:
+async def test_settings_changes_of_a_nameserver_remove_no_routes(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         await Broker().register(asker)
         for setting in settings_of(NamesrvConfig):
@@ -198,7 +198,7 @@ async def test_harmful_values_of_live_settings_are_refused(tmp_path: Path, pair:
         assert not (tmp_path / "b.properties").exists()
 
 
-async def test_with_access_control_an_administrator_changes_what_is_live(tmp_path: Path) -> None:
+async def test_with_access_control_an_administrator_changes_live_settings(tmp_path: Path) -> None:
     (tmp_path / "acl.yml").write_text(
         "accounts: [{accessKey: operations, secretKey: 12345678, admin: true}]\n"
     )

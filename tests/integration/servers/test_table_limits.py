@@ -1,5 +1,7 @@
-"""Tables that requests can grow have limits: what is new is refused with the figures and the
-setting, what is there goes on working."""
+"""Tables that requests can grow have limits.
+
+New entries are refused with the values and the setting, existing ones continue to work.
+"""
 
 import asyncio
 import re
@@ -35,7 +37,7 @@ from tianzhou.remoting.scheduler import at_once
 
 
 def is_refused(answer: Command, setting: str, limit: int) -> bool:
-    """By a limit, which the remark names with the setting."""
+    """Refused by a limit; the remark names it and its setting."""
     remark = answer.remark or ""
     return (
         answer.code == ResponseCode.SYSTEM_ERROR
@@ -70,7 +72,7 @@ async def lock(peer: Peer, group: str, topic: str, *queue_ids: int) -> Command:
 # -- topics and groups -----------------------------------------------------------------------------
 
 
-async def test_topics_are_limited_whoever_creates_them(tmp_path: Path) -> None:
+async def test_topics_are_limited_for_every_kind_of_creation(tmp_path: Path) -> None:
     async with cluster(tmp_path, maxTopics=20) as it:
         answers = [await it.peer.send(f"t{number}", b"a") for number in range(20)]
         assert answers[0].code == ResponseCode.SUCCESS, answers[0].remark
@@ -82,7 +84,7 @@ async def test_topics_are_limited_whoever_creates_them(tmp_path: Path) -> None:
         changed = await it.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("t0"))
         assert changed.code == ResponseCode.SUCCESS, changed.remark
         assert (await it.peer.send("t0", b"b")).code == ResponseCode.SUCCESS
-        # A group has its retry topic all the same.
+        # A group still gets its retry topic.
         assert (await it.peer.heartbeat("c", "g", {"t0": "*"})).code == ResponseCode.SUCCESS
         assert it.broker.topics.get("%RETRY%g") is not None
         codes = [each.code for each in answers]
@@ -95,7 +97,7 @@ async def make_group(peer: Peer, name: str) -> Command:
     return await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
 
-async def test_groups_are_limited_whoever_creates_them(tmp_path: Path) -> None:
+async def test_groups_are_limited_for_every_kind_of_creation(tmp_path: Path) -> None:
     async with cluster(tmp_path, maxSubscriptionGroups=12) as it:
         await it.peer.send("t", b"a", queue_id=0)
         names = [f"g{number}" for number in range(12 - len(it.broker.groups.groups))]
@@ -113,7 +115,7 @@ async def test_groups_are_limited_whoever_creates_them(tmp_path: Path) -> None:
                 answer = await make(group)
                 assert is_refused(answer, "maxSubscriptionGroups", 12), (group, answer)
         assert len(it.broker.groups.groups) == 12
-        # One full table does not stop the groups that are there, of the same heartbeat neither.
+        # A full table does not affect existing groups, even in the same heartbeat.
         body = HeartbeatData(
             client_id="c", consumers=[ConsumerData(group_name=each) for each in ("new", names[0])]
         )
@@ -125,7 +127,7 @@ async def test_groups_are_limited_whoever_creates_them(tmp_path: Path) -> None:
 # -- offsets ---------------------------------------------------------------------------------------
 
 
-async def test_offsets_are_committed_for_queues_that_exist(tmp_path: Path) -> None:
+async def test_offsets_are_committed_only_for_existing_queues(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"a", queue_id=0, queue_count=4)
         assert (await commit(it.peer, "g", "t", 3)).code == ResponseCode.SUCCESS
@@ -138,7 +140,7 @@ async def test_offsets_are_committed_for_queues_that_exist(tmp_path: Path) -> No
         assert it.broker.offsets.count == 1
 
 
-async def test_a_queue_that_was_taken_away_keeps_its_offsets(tmp_path: Path) -> None:
+async def test_removed_queue_retains_its_offsets(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.expect(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("t"))
         await it.peer.send("t", b"a", queue_id=3)
@@ -184,7 +186,7 @@ async def test_producer_groups_are_limited(tmp_path: Path) -> None:
         assert (await producers(it.peer, "c", "a", "b", "c")).code == ResponseCode.SUCCESS
 
 
-async def test_one_connection_speaks_for_so_many_groups(tmp_path: Path) -> None:
+async def test_groups_of_one_connection_are_limited(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         names = [f"p{number}" for number in range(GROUPS_OF_CONNECTION_MAX + 1)]
         answer = await producers(it.peer, "c", *names)
@@ -194,12 +196,12 @@ async def test_one_connection_speaks_for_so_many_groups(tmp_path: Path) -> None:
             assert (await producers(other, "d", "one-more")).code == ResponseCode.SUCCESS
 
 
-async def test_a_client_that_changes_its_id_is_known_by_one(tmp_path: Path) -> None:
+async def test_client_that_changes_its_id_has_one_entry(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for number in range(50):
             assert (await producers(it.peer, f"id-{number}", "p")).code == ResponseCode.SUCCESS
-        found = [number for number in range(50) if it.broker.producers.find(f"id-{number}")]
-        assert found == [49]
+        known_ids = [number for number in range(50) if it.broker.producers.find(f"id-{number}")]
+        assert known_ids == [49]
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["many", "long"])
@@ -216,14 +218,14 @@ async def test_subscriptions_are_limited(tmp_path: Path, long: bool) -> None:
         body = encode_body(HeartbeatData(client_id="c", consumers=[data]))
         answer = await it.peer.ask(RequestCode.HEART_BEAT, None, body)
         assert is_refused(answer, "maxSubscriptions", 50), answer.remark
-        for _ in range(3):  # the same ones again are no more
+        for _ in range(3):  # repeated ones do not count again
             assert (await it.peer.heartbeat("c", "g", {"t0": "*"})).code == ResponseCode.SUCCESS
         assert it.broker.consumers.subscription_count == 1
     assert it.broker.consumers.subscription_count == 0, "they are gone with their connection"
 
 
 @pytest.mark.parametrize("pops", [False, True], ids=["pull", "pop"])
-async def test_waiting_requests_with_long_expressions_count_several_times(
+async def test_parked_requests_with_long_expressions_count_several_times(
     tmp_path: Path, pops: bool
 ) -> None:
     async with cluster(tmp_path, maxParkedPulls=10, maxPopPollingSize=10) as it:
@@ -262,7 +264,7 @@ async def test_queue_locks_are_limited(tmp_path: Path) -> None:
             assert len(decode_body(LockBatchResponseBody, answer.body).locked) == 3
 
 
-async def test_locks_of_queues_that_do_not_exist_leave_room_for_others(tmp_path: Path) -> None:
+async def test_locks_of_missing_queues_do_not_use_the_limit(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await it.peer.send("t", b"a", queue_count=4)
         await it.peer.heartbeat("c", "g", {"t": "*"})
@@ -301,7 +303,7 @@ async def test_modes_and_forbidden_topics_are_limited(tmp_path: Path) -> None:
                 assert is_refused(answer, "maxGroupRules", 2) == (group == "c"), answer.remark
 
 
-async def test_refusals_are_counted_for_monitors(tmp_path: Path) -> None:
+async def test_refusals_are_counted_in_the_metrics(tmp_path: Path) -> None:
     settings: dict[str, object] = {
         "maxProducerGroups": 1, "metricsExporterType": "PROM", "metricsPromExporterPort": 0,
         "metricsPromExporterHost": LOOPBACK,
@@ -356,7 +358,7 @@ async def test_the_kv_configuration_of_a_nameserver_is_limited(tmp_path: Path) -
             assert [each.code for each in answers[:4]] == [ResponseCode.SUCCESS] * 4
             assert is_refused(answers[4], "maxKVBytes", 280), answers[4].remark
             assert (await put(address, "n0", "k", "w")).code == ResponseCode.SUCCESS
-            # A namespace that was emptied is still there, and counts.
+            # An empty namespace still exists and counts.
             for number in range(3):
                 fields = {"namespace": f"n{number}", "key": "k"}
                 command = Command(code=RequestCode.DELETE_KV_CONFIG, ext_fields=fields)

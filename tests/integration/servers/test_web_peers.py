@@ -1,4 +1,4 @@
-"""HTTP peers that are slow, idle or many: they are bounded, and /health is answered meanwhile."""
+"""HTTP peers that are slow, idle or many: they are limited, and /health still responds."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def slow_peers(port: int, count: int, sent: bytes) -> AsyncGenerator[list[Peer]]:
-    """So many connections that have sent this and then neither send nor read."""
+    """Connections that have sent this text and then neither send nor read."""
     peers: list[Peer] = []
     try:
         for _ in range(count):
@@ -45,7 +45,7 @@ async def ask(port: int, path: str) -> bytes:
             await writer.wait_closed()
 
 
-async def is_cut(peer: Peer) -> bool:
+async def is_disconnected(peer: Peer) -> bool:
     reader, _ = peer
     with contextlib.suppress(ConnectionError):
         return await reader.read() == b""
@@ -85,20 +85,20 @@ async def test_a_nameserver_answers_health_while_slow_peers_hold_connections(
         await server.stop()
 
 
-async def test_the_oldest_peer_that_has_not_asked_makes_room() -> None:
+async def test_oldest_peer_without_a_request_is_closed_for_a_new_one() -> None:
     server = WebServer({"/p": lambda: Page(b"page")}, timeout_ms=600_000)
     port = await server.listen(LOOPBACK, 0)
     try:
         async with slow_peers(port, WEB_CONNECTIONS_MAX + 5, b"GET") as peers:
             for peer in peers[:5]:
-                assert await is_cut(peer)
+                assert await is_disconnected(peer)
             assert (await ask(port, "/p")).endswith(b"page")
             assert not any(reader.at_eof() for reader, _ in peers[10:])
     finally:
         await server.close()
 
 
-async def test_a_peer_that_does_not_read_its_page_is_cut() -> None:
+async def test_peer_that_does_not_read_its_page_is_disconnected() -> None:
     asked: list[None] = []
 
     def large() -> Page:
@@ -115,17 +115,17 @@ async def test_a_peer_that_does_not_read_its_page_is_cut() -> None:
         await server.close()
 
 
-async def test_a_peer_that_sends_nothing_is_cut() -> None:
+async def test_peer_that_sends_nothing_is_disconnected() -> None:
     server = WebServer({"/p": lambda: Page(b"page")}, timeout_ms=100)
     port = await server.listen(LOOPBACK, 0)
     try:
         async with slow_peers(port, 1, b"GET /p HT") as (peer,):
-            assert await is_cut(peer)
+            assert await is_disconnected(peer)
     finally:
         await server.close()
 
 
-async def test_the_time_to_make_a_page_is_not_the_peers_and_two_peers_share_it() -> None:
+async def test_rendering_time_does_not_count_for_the_timeout_and_two_peers_share_a_page() -> None:
     calls: list[None] = []
     ready = asyncio.Event()
 

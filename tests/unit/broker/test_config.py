@@ -50,7 +50,7 @@ def test_a_stock_file_works_unchanged(tmp_path: Path) -> None:
     assert [warning for warning in loaded.warnings if "mapedFileSizeCommitLog" not in warning] == []
 
 
-def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_it_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
     path.write_text("listenPort=1\nbrokerName=file\nnamesrvAddr=file:1\n")
     environ = {
@@ -87,7 +87,7 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
         ("flushDiskType=SOMETIMES", "one of ASYNC_FLUSH, SYNC_FLUSH"),
     ],
 )
-def test_what_cannot_be_done_stops_the_start_with_file_and_line(
+def test_unsupported_settings_prevent_the_start_with_file_and_line(
     tmp_path: Path, pair: str, complaint: str
 ) -> None:
     path = tmp_path / "broker.properties"
@@ -105,14 +105,14 @@ def test_a_broken_account_is_refused_without_being_shown(text: str) -> None:
     assert "secret" not in str(caught.value).replace("secretKey", "")
 
 
-def test_a_typing_error_names_the_nearest_key(tmp_path: Path) -> None:
+def test_unknown_key_suggests_the_nearest_one(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
     path.write_text("brokerNmae=x\n")
     (warning,) = load_broker_config(path, environ={}).warnings
     assert "did you mean brokerName?" in warning
 
 
-def test_values_that_promise_nothing_are_accepted() -> None:
+def test_unsupported_settings_that_are_off_are_accepted() -> None:
     flags = [Given(key, value, "test") for key, each in REFUSED.items() for value in each.accepted]
     loaded = load_broker_config(environ={}, flags=flags)
     assert len(loaded.notes) == len(flags)
@@ -165,7 +165,7 @@ def test_workers_have_names_ports_and_stores_of_their_own(tmp_path: Path) -> Non
     assert len({each.broker_config_path for each in workers}) == 3
 
 
-def test_impossible_numbers_of_workers_are_refused() -> None:
+def test_invalid_numbers_of_workers_are_refused() -> None:
     check_workers(BrokerConfig(), 4)
     for config, count in (
         (BrokerConfig(), 0),

@@ -1,4 +1,4 @@
-"""The ways around access control, as requests: for the check alone and for a running broker.
+"""Requests that try to bypass access control: for the check alone and for a running broker.
 
 Topics: "granted" may be read and "published" be written by a plain account, whose group is "own".
 Everything named "secret" belongs to others.
@@ -51,7 +51,7 @@ ACCOUNTS = FileContent(
 
 @cache
 def required_fields(code: int) -> dict[str, str]:
-    """The least that the header of a request must hold: zeros, false and a name that is unknown."""
+    """The required fields of the header of a request: zeros, false and an unknown name."""
     try:
         kind = inspect.type_info(REQUEST_HEADERS[RequestCode(code)])
     except (KeyError, ValueError):
@@ -68,7 +68,7 @@ def required_fields(code: int) -> dict[str, str]:
 def request(
     code: int, body: object = b"", *, by: acl.Credentials | None = PLAIN, **fields: object
 ) -> Command:
-    """A request with these fields, and with what else its header must hold."""
+    """A request with these fields and the other required ones of its header."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     texts = required_fields(code) | {name: str(value) for name, value in fields.items()}
     command = Command(code=code, ext_fields=texts, body=data)
@@ -108,12 +108,12 @@ UNKNOWN_ACCOUNT = acl.Credentials("unknown-account", SECRET_KEY)
 NOT_RIGHT = "account plain-account or its signature is not right"
 
 Attack = tuple[Command, str]
-"""A request, and what the refusal must say."""
+"""A request, and the text of its refusal."""
 
 
-def attacks(place_of: Callable[[str], int]) -> dict[str, Attack]:
-    """By what is tried. `place_of` gives the log offset of a message of a topic."""
-    secret, retry = place_of("secret"), place_of("%RETRY%secret")
+def attacks(log_offset_of: Callable[[str], int]) -> dict[str, Attack]:
+    """By attack. `log_offset_of` returns the log offset of a message of a topic."""
+    secret, retry = log_offset_of("secret"), log_offset_of("%RETRY%secret")
     return {
         "not signed": (request(RequestCode.SEND_MESSAGE, by=None, topic="published"), "not signed"),
         "no signature": (without_signature(), NOT_RIGHT),

@@ -1,4 +1,4 @@
-"""What files of access control mean, how they are changed, and what is wrong with broken ones."""
+"""Access control files: content, changes, and errors of invalid ones."""
 # ruff: noqa: S105, S106 - the secrets are made up here
 
 import stat
@@ -94,7 +94,7 @@ def test_a_folder_of_files_adds_accounts_and_no_key_is_there_twice(tmp_path: Pat
         ("globalWhiteRemoteAddresses: [everywhere]\n", "is no address"),
     ],
 )  # fmt: skip
-def test_a_broken_file_is_refused_with_its_name_and_the_rules_stay(
+def test_invalid_file_is_refused_with_its_name_and_the_rules_stay(
     tmp_path: Path, text: str, why: str
 ) -> None:
     found = files(tmp_path)
@@ -109,7 +109,7 @@ def test_a_broken_file_is_refused_with_its_name_and_the_rules_stay(
 
 
 @pytest.mark.parametrize("null", ["", "~", "null"])
-def test_names_without_a_value_are_as_good_as_left_out(tmp_path: Path, null: str) -> None:
+def test_empty_keys_are_ignored(tmp_path: Path, null: str) -> None:
     text = "globalWhiteRemoteAddresses: -\ndataVersion: -\naccounts:\n" + "\n".join(
         [
             "  - accessKey: RocketMQ", "    secretKey: 12345678", "    whiteRemoteAddress: -",
@@ -128,7 +128,9 @@ def test_names_without_a_value_are_as_good_as_left_out(tmp_path: Path, null: str
         assert not found.rules.accounts
 
 
-def test_the_accounts_survive_their_file_and_come_back_with_the_next_change(tmp_path: Path) -> None:
+def test_accounts_survive_deletion_of_their_file_and_the_next_change_rewrites_it(
+    tmp_path: Path,
+) -> None:
     found = files(tmp_path)
     found.load()
     path = tmp_path / "plain_acl.yml"
@@ -143,7 +145,7 @@ def test_the_accounts_survive_their_file_and_come_back_with_the_next_change(tmp_
     assert set(again.rules.accounts) == {"RocketMQ", "rocketmq2", "newcomer"}
 
 
-def test_a_removed_file_of_the_folder_takes_its_accounts_along(tmp_path: Path) -> None:
+def test_removed_file_of_the_folder_removes_its_accounts(tmp_path: Path) -> None:
     (tmp_path / "acl").mkdir()
     more = tmp_path / "acl" / "more.yml"
     more.write_text("accounts:\n  - accessKey: moreMore\n    secretKey: 87654321\n")
@@ -191,7 +193,7 @@ def test_an_account_is_created_changed_and_deleted_in_the_file(tmp_path: Path) -
         again.set_white([], tmp_path / "elsewhere.yml")
 
 
-def test_a_wrong_change_changes_nothing(tmp_path: Path) -> None:
+def test_invalid_change_changes_nothing(tmp_path: Path) -> None:
     found = files(tmp_path)
     found.load()
     text = (tmp_path / "plain_acl.yml").read_text()

@@ -1,4 +1,4 @@
-"""Who may do what: every kind of request, and every way to get around the check."""
+"""Permissions of every kind of request, and attempts to bypass the check."""
 
 import logging
 
@@ -29,11 +29,11 @@ from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
 from tianzhou.remoting.scheduler import at_once
 
 PEER = "203.0.113.5:4711"
-PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}
-TOPICS = {place: MessageTopic(topic, topic) for topic, place in PLACES.items()}
+LOG_OFFSETS = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}
+TOPICS = {offset: MessageTopic(topic, topic) for topic, offset in LOG_OFFSETS.items()}
 
 
-ATTACKS = attacks(PLACES.__getitem__)
+ATTACKS = attacks(LOG_OFFSETS.__getitem__)
 
 
 def rules() -> Rules:
@@ -80,7 +80,7 @@ MAY = [
 
 
 @pytest.mark.parametrize("command", MAY, ids=lambda c: f"{RequestCode(c.code).name}-{c.fields}")
-def test_what_is_granted_passes(command: Command) -> None:
+def test_granted_requests_pass(command: Command) -> None:
     assert why_refused(command) is None
 
 
@@ -128,7 +128,7 @@ def test_the_white_list_of_an_account_needs_its_name() -> None:
     ],
 )
 @pytest.mark.parametrize("account", ["plain-account", "administrator"])
-def test_the_white_list_of_an_account_is_no_signature_of_an_administrator(
+def test_white_list_of_an_administrator_does_not_replace_its_signature(
     code: int, account: str
 ) -> None:
     unsigned = request(code, by=None, AccessKey=account)

@@ -1,4 +1,4 @@
-"""Who may pop a topic may acknowledge what came back from it, and nothing else."""
+"""Permission to pop a topic includes acknowledging its retries, and nothing else."""
 
 import pytest
 from tests.unit.broker.acl.attacks import request as signed

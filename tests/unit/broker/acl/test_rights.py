@@ -15,7 +15,7 @@ GROUPS = {"order_svc", "order", "own", "order_svc_bills"}
 
 
 def account(*, groups: list[str], topics: list[str]) -> Account:
-    """One that may do everything but what it is denied."""
+    """An account with every permission except the denied ones."""
     return make_account(
         PlainAccessConfig(
             access_key="account",
@@ -34,7 +34,7 @@ def has(of: Account, need: Need) -> bool:
 
 @pytest.mark.parametrize("name", ["order_svc_bills", "order_svc+bills"])
 @pytest.mark.parametrize("denied", [(["order_svc=DENY"], []), ([], ["bills=DENY"])])
-def test_a_permission_for_all_groups_does_not_open_the_pop_retries_of_a_denied_one(
+def test_permission_for_all_groups_excludes_the_pop_retries_of_a_denied_group(
     name: str, denied: tuple[list[str], list[str]]
 ) -> None:
     groups, topics = denied
@@ -43,7 +43,7 @@ def test_a_permission_for_all_groups_does_not_open_the_pop_retries_of_a_denied_o
     assert has(account(groups=[], topics=[]), need)
 
 
-def test_a_group_that_is_listed_has_its_retries_whatever_else_they_may_mean() -> None:
+def test_listed_group_has_its_retries_although_the_name_is_ambiguous() -> None:
     of = account(groups=["order_svc_bills=SUB", "order_svc=DENY"], topics=[])
     assert has(of, topic_need("%RETRY%order_svc_bills", SUB))
     assert not has(of, topic_need("%RETRY%order_svc", SUB))
@@ -58,14 +58,14 @@ def test_nothing_is_sent_back_into_the_pop_retries_of_a_denied_group() -> None:
     assert all(has(account(groups=[], topics=[]), need) for need in needs)
 
 
-def test_a_pop_finds_no_retries_of_a_denied_group() -> None:
+def test_pop_returns_no_retries_of_a_denied_group() -> None:
     def pop(of: Account, group: str, topic: str) -> bool:
         return has(of, Need(Kind.POP_RETRIES, f"{group}/{topic}", SUB))
 
     # %RETRY%order_svc is that of the group order_svc as well.
     denied = account(groups=["order_svc=DENY"], topics=[])
     assert not pop(denied, "order", "svc")
-    # %RETRY%order_svc_bills is what order_svc gave back of bills, and order of svc_bills.
+    # %RETRY%order_svc_bills has retries of order_svc for bills, and of order for svc_bills.
     assert not pop(denied, "order", "svc_bills")
     assert pop(denied, "own", "plain")
     listed = account(groups=["order_svc=DENY", "order=SUB"], topics=["svc_bills=SUB"])

@@ -1,4 +1,4 @@
-"""Subscribers learn of the messages that they subscribed to, on the event loop."""
+"""Subscribers are notified of their messages on the event loop."""
 
 import asyncio
 

@@ -115,11 +115,11 @@ async def running(pops: Pops) -> AsyncGenerator[None]:
         await pops.stop()
 
 
-async def until(look: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Poll until the condition holds."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
-        seen = look()
+        seen = condition()
         if seen:
             return
         assert time.monotonic() < deadline_s, f"not within {DEADLINE_S} s, last seen {seen!r}"
@@ -200,7 +200,7 @@ async def test_unacknowledged_messages_of_rocketmq_are_redelivered(bench: Bench)
     assert (pops.next_offset(KEY), bench.offsets.find(*KEY)) == (3, 3)
     pops = bench.pops()
     async with running(pops):
-        # A note that comes later is read as well: it waited in the timer.
+        # A record written later is read as well: it was delayed by the timer.
         bench.send(check_point(2, 2, long_ago_ms, 2000), topic=NOTES, text="TAGS\x01ck\x02")
         pops.clock_changed()
         await until(lambda: len(bench.bodies(RETRY)) == 3)
@@ -263,7 +263,7 @@ async def test_a_message_that_the_log_has_deleted_is_dropped(
 ) -> None:
     bench.send(b"a")
     pops = bench.pops()
-    # No message lies there, as if its file had expired.
+    # No message is at this offset, as if its file had expired.
     pops.apply([Change(Key("g", "gone", 0), 1, put=(InFlight(0, NOW_MS, 0),))])
     with caplog.at_level(logging.WARNING):
         async with running(pops):

@@ -1,4 +1,4 @@
-"""Which requests are charged to whom, what passes, and what a changed file does."""
+"""Which quota a request is charged to, and changes of the file."""
 
 import logging
 from pathlib import Path
@@ -22,14 +22,14 @@ PEER = "10.0.0.1:4711"
 
 
 class Kit:
-    """Quotas by a text, at a time that the test sets."""
+    """Quotas from a text, with a manual clock."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.path = folder / "quota.yml"
         self.path.write_text(text)
         self.now_ms = 1_000_000
-        self.told: list[Rules] = []
-        self.quotas = Quotas(self.path, lambda: self.now_ms, self.told.append)
+        self.applied: list[Rules] = []
+        self.quotas = Quotas(self.path, lambda: self.now_ms, self.applied.append)
 
     def refused(self, request: Command, peer: str = PEER) -> str:
         """The remark, or nothing if the request passes."""
@@ -128,21 +128,21 @@ def test_addresses_have_buckets_of_their_own(tmp_path: Path) -> None:
     kit = Kit(tmp_path, 'clients: [{address: "10.*.*.*", requestsPerSecond: 1}]')
     assert not kit.refused(send("a"))
     # Another connection of the same address shares the bucket.
-    told = kit.refused(send("b"), "10.0.0.1:5")
-    assert told == "broker busy: requestsPerSecond of address 10.0.0.1 is 1"
+    remark = kit.refused(send("b"), "10.0.0.1:5")
+    assert remark == "broker busy: requestsPerSecond of address 10.0.0.1 is 1"
     assert not kit.refused(send("a"), "10.0.0.2:4711")
     assert not any(kit.refused(send("a"), "192.168.0.1:1") for _ in range(50))
     assert not any(kit.refused(send("a"), "?") for _ in range(50))
 
 
-def test_what_keeps_a_client_alive_has_a_reserve_that_ends(tmp_path: Path) -> None:
+def test_heartbeats_have_a_limited_reserve(tmp_path: Path) -> None:
     kit = Kit(tmp_path, 'clients: [{address: "*", requestsPerSecond: 3}]')
     heartbeat = Command(code=RequestCode.HEART_BEAT)
     assert [bool(kit.refused(send("a"))) for _ in range(4)] == [False, False, False, True]
     assert [bool(kit.refused(heartbeat)) for _ in range(4)] == [False, False, False, True]
 
 
-def test_nobody_s_quota_is_charged_for_a_request_of_another_kind(tmp_path: Path) -> None:
+def test_requests_of_other_kinds_are_not_charged(tmp_path: Path) -> None:
     text = 'topics: [{topic: "*", messagesPerSecond: 1}]\ngroups: [{group: "*", pullsPerSecond: 1}]'
     kit = Kit(tmp_path, text)
     other = Command(code=RequestCode.GET_MAX_OFFSET, ext_fields={"topic": "a", "b": "a"})
@@ -150,7 +150,7 @@ def test_nobody_s_quota_is_charged_for_a_request_of_another_kind(tmp_path: Path)
     assert not kit.refused(send("a"))
 
 
-def test_what_the_unchecked_path_may_take(tmp_path: Path) -> None:
+def test_requests_allowed_on_the_fast_path(tmp_path: Path) -> None:
     text = "clients: [{address: 10.0.0.1, requestsPerSecond: 1}]\n"
     text += "topics: [{topic: a, bytesPerSecond: 1}]\ngroups: [{group: g, pullsPerSecond: 1}]"
     quotas = Kit(tmp_path, text).quotas
@@ -160,20 +160,20 @@ def test_what_the_unchecked_path_may_take(tmp_path: Path) -> None:
     assert (quotas.is_free_group("g"), quotas.is_free_group("h")) == (False, True)
 
 
-def test_a_changed_file_counts_and_starts_with_full_buckets(tmp_path: Path) -> None:
+def test_changed_file_is_applied_with_full_buckets(tmp_path: Path) -> None:
     kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
     assert not kit.refused(send("a"))
     assert kit.refused(send("a"))
     kit.quotas.poll()
-    assert not kit.told
+    assert not kit.applied
     kit.path.write_text("topics: [{topic: a, messagesPerSecond: 22}]")
     kit.quotas.poll()
-    assert kit.told == [kit.quotas.rules]
+    assert kit.applied == [kit.quotas.rules]
     assert [bool(kit.refused(send("a"))) for _ in range(23)] == [False] * 22 + [True]
 
 
 @pytest.mark.parametrize("broken", ["topics: [", "topics: [{topic: a, mesages: 1}]", None])
-def test_a_broken_or_missing_file_keeps_the_last_good_rules_and_shouts(
+def test_invalid_or_missing_file_retains_the_last_rules_and_is_logged(
     tmp_path: Path, broken: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
@@ -194,12 +194,12 @@ def test_a_broken_or_missing_file_keeps_the_last_good_rules_and_shouts(
     assert not any(kit.refused(send("a")) for _ in range(9))
 
 
-def test_a_start_needs_a_good_file(tmp_path: Path) -> None:
+def test_start_needs_a_valid_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="quota"):
         Quotas(tmp_path / "quota.yml", lambda: 0, lambda _: None)
 
 
-def test_a_flood_of_refusals_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_flood_of_refusals_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
     with caplog.at_level(logging.WARNING):
         for _ in range(1000):
@@ -232,7 +232,7 @@ def test_a_body_that_is_too_long_is_refused_with_both_figures(code: int) -> None
         check_body(Command(code=code, body=b"x" * (max_bytes + 1)), LONGER)
 
 
-def test_messages_are_bounded_elsewhere() -> None:
+def test_bodies_of_sends_have_no_limit_here() -> None:
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         check_body(Command(code=code, body=b"x" * (16 * 1024 * 1024)), LONGER)
     assert RequestCode.PULL_MESSAGE not in LONGER
@@ -244,7 +244,7 @@ def test_every_request_whose_body_is_read_has_its_limit() -> None:
     loose = {
         path.name for path in folder.glob("*.py") if "bodies import decode as" in path.read_text()
     }
-    # Those two read what others answered to the broker's own questions.
+    # These two decode responses to the broker's own requests.
     assert loose == {"assignment.py", "client_calls.py"}
     assert [code for code, max_bytes in LONGER.items() if max_bytes is None] == [
         RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,

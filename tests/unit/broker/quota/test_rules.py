@@ -1,4 +1,4 @@
-"""The quota file: what it means, and which mistakes are told."""
+"""The quota file: its rules, and errors of invalid files."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ groups:
 """
 
 
-def test_the_first_rule_that_matches_counts() -> None:
+def test_first_matching_rule_counts() -> None:
     rules = make_rules(parse_quota(WHOLE))
     assert rules.client("10.1.2.3") == Rate(5000, 2)
     assert rules.client("10.1.3.3") == Rate(100, 2)
@@ -47,7 +47,7 @@ def test_the_first_rule_that_matches_counts() -> None:
     assert rules.count == 11
 
 
-def test_an_address_that_is_none_has_no_rule() -> None:
+def test_invalid_address_matches_no_rule() -> None:
     rules = make_rules(parse_quota('clients: [{address: "*", requestsPerSecond: 1}]'))
     assert rules.client("?") is None
 
@@ -62,7 +62,7 @@ def test_a_file_may_limit_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("topic: []", "unknown name 'topic', meant was perhaps topics"),
         ("topics: [{topic: a, messagePerSecond: 1}]", "perhaps messagesPerSecond"),
@@ -86,12 +86,12 @@ def test_a_file_may_limit_nothing(text: str) -> None:
         ("[" * 5000, "no YAML"),
     ],
 )
-def test_mistakes_are_told(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
+def test_invalid_files_are_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason.replace("[", r"\[")):
         make_rules(parse_quota(text))
 
 
-def test_the_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "quota.yml"
     with pytest.raises(ConfigError, match=r"quota\.yml: cannot be read"):
         read_rules(path)

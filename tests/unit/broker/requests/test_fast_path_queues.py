@@ -1,9 +1,9 @@
-"""Which queues the feed keeps, however many there are and however much they get."""
+"""Which queues the fast path retains, for any number of queues and messages."""
 
 import math
 
 import pytest
-from tests.property.test_feed_twin import PEERS, Now, Side, send_frame
+from tests.property.test_fast_path import PEERS, Now, Side, send_frame
 
 from tianzhou.protocol.bodies.topics import TopicConfig
 
@@ -16,7 +16,7 @@ PAIRS: dict[str, object] = {
 
 
 @pytest.fixture(autouse=True)
-def _all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def _all_in_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of a loop iteration must not depend on the speed of the machine."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
@@ -34,8 +34,8 @@ def side_with(queue_count: int, **pairs: object) -> Side:
     return side
 
 
-async def test_a_queue_that_outgrows_its_memory_stays_with_the_feed() -> None:
-    """It begins in memory, gets more of that, and in the end becomes a file."""
+async def test_queue_that_outgrows_its_memory_stays_on_the_fast_path() -> None:
+    """It starts in memory, gets more memory, and finally becomes a file."""
     side = side_with(1)
     count = 3000
     for first in range(0, count, 10):
@@ -62,8 +62,8 @@ async def test_queues_in_memory_do_not_count_as_mapped() -> None:
     side.close()
 
 
-async def test_the_number_of_mapped_queues_of_the_feed_is_limited() -> None:
-    """Too many of them come back to the feed with the next message that the handlers store."""
+async def test_number_of_mapped_queues_of_the_fast_path_is_limited() -> None:
+    """Excess queues return to the fast path with the next message that a handler stores."""
     queue_count = 12
     side = side_with(queue_count, mappedQueueFilesMax=16)
     for first in range(0, 2100, 10):

@@ -92,12 +92,12 @@ def test_every_statistic_has_its_key() -> None:
     }  # fmt: skip
     assert {name for name, _ in expected} == set(STATISTICS)
     for (name, key), total in expected.items():
-        found = history.look_up(name, key, NOON_MS + SECOND_MS)
-        assert found is not None, (name, key)
-        assert [found[window].sum for window in (MINUTE, HOUR, DAY)] == [total] * 3, (name, key)
-    found = history.look_up("TOPIC_PUT_NUMS", "t", NOON_MS + SECOND_MS)
-    assert found is not None
-    assert found[MINUTE].per_call == 2, "four messages in two requests"
+        series = history.look_up(name, key, NOON_MS + SECOND_MS)
+        assert series is not None, (name, key)
+        assert [series[window].sum for window in (MINUTE, HOUR, DAY)] == [total] * 3, (name, key)
+    series = history.look_up("TOPIC_PUT_NUMS", "t", NOON_MS + SECOND_MS)
+    assert series is not None
+    assert series[MINUTE].per_call == 2, "four messages in two requests"
     assert history.look_up("TOPIC_PUT_NUMS", "unknown", NOON_MS) is None
     assert history.look_up("NO_SUCH_THING", "t", NOON_MS) is None
     assert history.look_up("CHANNEL_ACTIVITY", "CLOSE", NOON_MS) is None
@@ -168,9 +168,9 @@ def test_a_deleted_topic_leaves_its_share_of_the_totals_only() -> None:
     assert history.look_up("TOPIC_PUT_NUMS", "t", NOON_MS) is None
     assert history.look_up("GROUP_GET_NUMS", "t@g", NOON_MS) is None
     stats.stored("t", 2, 2, 0)
-    found = history.look_up("TOPIC_PUT_NUMS", "t", NOON_MS)
-    assert found is not None
-    assert found[MINUTE].sum == 2, "the new topic counts anew"
+    series = history.look_up("TOPIC_PUT_NUMS", "t", NOON_MS)
+    assert series is not None
+    assert series[MINUTE].sum == 2, "the new topic counts anew"
     assert (history.totals.put, history.totals.got) == (7, 6)
     stats.stored("u", 1, 1, 0, queue_id=7)
     history.collect(NOON_MS)
@@ -179,9 +179,9 @@ def test_a_deleted_topic_leaves_its_share_of_the_totals_only() -> None:
     assert history.look_up("GROUP_GET_NUMS", "u@g", NOON_MS) is None
     assert history.look_up("QUEUE_PUT_NUMS", "u@7", NOON_MS) is not None
     stats.delivered("u", "g", 3, 3)
-    found = history.look_up("GROUP_GET_NUMS", "u@g", NOON_MS)
-    assert found is not None
-    assert found[MINUTE].sum == 3
+    series = history.look_up("GROUP_GET_NUMS", "u@g", NOON_MS)
+    assert series is not None
+    assert series[MINUTE].sum == 3
 
 
 def test_thousands_of_counters_are_read_in_slices() -> None:
@@ -210,8 +210,8 @@ def test_detail_is_switched_on_and_off() -> None:
     for detailed in (False, True, False, True):
         wanted.append(detailed)
         stats.stored("t", 1, 1, 0, queue_id=1)
-        found = history.look_up("QUEUE_PUT_NUMS", "t@1", NOON_MS)
-        sums.append(None if found is None else found[MINUTE].sum)
+        series = history.look_up("QUEUE_PUT_NUMS", "t@1", NOON_MS)
+        sums.append(None if series is None else series[MINUTE].sum)
     assert sums == [None, 1, 1, 2]
 
 
@@ -250,39 +250,41 @@ def test_totals_continue_after_a_restart() -> None:
     stats, history = started()
     stats.stored("t", 5, 5, 0)
     history.collect(NOON_MS)
-    found = msgspec.json.decode(encode_text(history.totals), type=dict[str, object])
+    saved = msgspec.json.decode(encode_text(history.totals), type=dict[str, object])
     stats, next_day = started(NOON_MS + 24 * HOUR_MS)
-    next_day.load(found, NOON_MS + 24 * HOUR_MS)
+    next_day.load(saved, NOON_MS + 24 * HOUR_MS)
     assert (next_day.totals.put, next_day.totals.today.put) == (5, 5)
     stats.stored("t", 1, 1, 0)
     next_day.collect(NOON_MS + 24 * HOUR_MS)
     assert next_day.totals.put == 6
     _, much_later = started(NOON_MS + 240 * HOUR_MS)
-    much_later.load(found, NOON_MS + 240 * HOUR_MS)
+    much_later.load(saved, NOON_MS + 240 * HOUR_MS)
     assert much_later.totals.yesterday.put == 5, "nothing was put yesterday"
     assert much_later.totals.on(1) is much_later.totals, "a clock before its time changes nothing"
 
 
-@pytest.mark.parametrize("found", [{"put": "many"}, {"put": -1.5}, {"today": 5}])
-def test_totals_that_cannot_be_read_change_nothing(found: dict[str, object]) -> None:
+@pytest.mark.parametrize("saved", [{"put": "many"}, {"put": -1.5}, {"today": 5}])
+def test_totals_that_cannot_be_read_change_nothing(saved: dict[str, object]) -> None:
     _, history = started()
     before = history.totals
     with pytest.raises(BodyError, match="totals"):
-        history.load(found, NOON_MS)
+        history.load(saved, NOON_MS)
     assert history.totals == before
 
 
 def test_changes_of_the_totals_are_reported_once_a_minute_and_at_midnight() -> None:
-    told: list[Totals] = []
+    reported: list[Totals] = []
     stats = Stats(started_ms=NOON_MS)
-    history = History(stats, NOON_MS, cluster="C", on_totals=lambda: told.append(history.totals))
+    history = History(
+        stats, NOON_MS, cluster="C", on_totals=lambda: reported.append(history.totals)
+    )
     for second in range(1, 121):
         stats.stored("t", 1, 1, 0)
         history.tick(NOON_MS + second * SECOND_MS)
-    assert len(told) == 2
-    told.clear()
+    assert len(reported) == 2
+    reported.clear()
     for second in range(121, 301):
         history.tick(NOON_MS + second * SECOND_MS)
-    assert told == [], "nothing happened, nothing is written"
+    assert reported == [], "nothing happened, nothing is written"
     history.tick(next_midnight_ms(NOON_MS))
-    assert len(told) == 1
+    assert len(reported) == 1

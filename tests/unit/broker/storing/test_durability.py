@@ -91,7 +91,7 @@ def answered(opaques_: list[int], encoding: HeaderEncoding) -> bytes:
     )
 
 
-def told(stream: bytes) -> list[Command]:
+def responses_in(stream: bytes) -> list[Command]:
     return [decode(stream[start:stop]) for start, stop in split(stream)[0]]
 
 
@@ -120,7 +120,7 @@ async def test_held_responses_report_a_slow_disk(tmp_path: Path) -> None:
         durability.hold(connection, answered([7, 8], HeaderEncoding.JSON), 2, beyond)
         assert await durability.stored(beyond) == ResponseCode.FLUSH_DISK_TIMEOUT
         await asyncio.sleep(0)
-        answers = told(transport.written)
+        answers = responses_in(transport.written)
         assert [answer.opaque for answer in answers] == [7, 8]
         assert {answer.code for answer in answers} == {ResponseCode.FLUSH_DISK_TIMEOUT}
         assert all(answer.fields == {"msgId": "A"} for answer in answers)
@@ -139,7 +139,7 @@ async def test_held_responses_report_a_closing_store(tmp_path: Path) -> None:
     with pytest.raises(RequestError):
         await waiting
     await asyncio.sleep(0)
-    (answer,) = told(transport.written)
+    (answer,) = responses_in(transport.written)
     assert (answer.code, answer.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 9)
     assert answer.encoding is HeaderEncoding.ROCKETMQ
     assert answer.remark is not None

@@ -64,7 +64,7 @@ def test_an_automatic_topic_gets_at_most_the_queues_of_its_template(
     assert table.data_version.counter == 1
 
 
-def test_no_template_no_topic() -> None:
+def test_topic_is_not_created_without_a_template() -> None:
     table = topic_table()
     assert table.create_from_template("new", "TBW102", 4, auto_create=False) is None
     assert table.create_from_template("new", "nothing", 4, auto_create=True) is None
@@ -92,8 +92,8 @@ def test_without_automatic_creation_only_topics_of_groups_are_restored() -> None
 
 
 def test_only_a_change_increments_the_version_and_is_reported() -> None:
-    told: list[int] = []
-    table = TopicTable([], lambda: 1000, lambda: told.append(1))
+    changes: list[int] = []
+    table = TopicTable([], lambda: 1000, lambda: changes.append(1))
     topic = TopicConfig(topic_name="t", read_queue_count=2, write_queue_count=2)
     assert table.put(topic)
     assert not table.put(topic)
@@ -103,7 +103,7 @@ def test_only_a_change_increments_the_version_and_is_reported() -> None:
     assert table.topics["t"].order
     assert table.remove("t")
     assert not table.remove("t")
-    assert len(told) == 4
+    assert len(changes) == 4
     assert table.data_version.counter == 4
 
 
@@ -168,8 +168,8 @@ def test_the_groups_of_an_apache_broker_are_loaded_and_saved(version: str) -> No
 
 
 def test_groups_are_created_when_allowed() -> None:
-    told: list[int] = []
-    table = GroupTable(lambda: 1000, lambda: told.append(1))
+    changes: list[int] = []
+    table = GroupTable(lambda: 1000, lambda: changes.append(1))
     assert table.find("new", auto_create=False) is None
     made = table.find("new", auto_create=True)
     assert made is not None
@@ -180,7 +180,7 @@ def test_groups_are_created_when_allowed() -> None:
     assert not table.put(made)
     assert table.remove("new")
     assert not table.remove("new")
-    assert len(told) == 3
+    assert len(changes) == 3
     with pytest.raises(BodyError, match="groups cannot be read"):
         table.load({"subscriptionGroupTable": {"g": {"retryMaxTimes": "often"}}})
 
@@ -208,11 +208,11 @@ def test_going_back_is_allowed_and_reported() -> None:
 
 
 def test_groups_and_topics_can_be_removed_and_copied() -> None:
-    told: list[int] = []
-    table = OffsetTable(lambda: told.append(1))
+    changes: list[int] = []
+    table = OffsetTable(lambda: changes.append(1))
     table.commit("g", "t", 0, 5)
     table.commit("g", "t", 0, 5)
-    assert len(told) == 1, "the same offset again is no change"
+    assert len(changes) == 1, "the same offset again is no change"
     table.copy("g", "h", "t")
     table.copy("nobody", "x", "t")
     table.commit("h", "u", 0, 2)
@@ -220,9 +220,9 @@ def test_groups_and_topics_can_be_removed_and_copied() -> None:
     assert at_once(table.groups_of("t")) == {"h"}
     at_once(table.remove_topic("t"))
     assert at_once(table.topics_of("h")) == {"u"}
-    count = len(told)
+    count = len(changes)
     at_once(table.remove_topic("t"))
-    assert len(told) == count
+    assert len(changes) == count
 
 
 def test_the_offsets_of_apache_brokers_are_loaded() -> None:

@@ -17,7 +17,9 @@ def client(client_id: str, seen_ms: int = 0) -> Client:
     return Client(client_id, Language.JAVA, 400, seen_ms)
 
 
-def told(group: str, *subscriptions: Subscription, model: str = "CLUSTERING") -> ConsumerHeartbeat:
+def heartbeat_of(
+    group: str, *subscriptions: Subscription, model: str = "CLUSTERING"
+) -> ConsumerHeartbeat:
     return ConsumerHeartbeat(
         group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", subscriptions
     )
@@ -53,11 +55,11 @@ def test_a_subscription_is_compiled_once_and_an_invalid_one_has_a_problem() -> N
 
 def test_members_join_once_and_all_are_notified() -> None:
     table = ConsumerTable[str]()
-    first = table.heartbeat("channel 1", client("c1"), told("g", tags("t")))
+    first = table.heartbeat("channel 1", client("c1"), heartbeat_of("g", tags("t")))
     assert first is not None
     assert first.notify == ("channel 1",)
-    assert table.heartbeat("channel 1", client("c1", 5), told("g", tags("t"))) is None
-    second = table.heartbeat("channel 2", client("c2"), told("g", tags("t")))
+    assert table.heartbeat("channel 1", client("c1", 5), heartbeat_of("g", tags("t"))) is None
+    second = table.heartbeat("channel 2", client("c2"), heartbeat_of("g", tags("t")))
     assert second is not None
     assert second.notify == ("channel 1", "channel 2")
     group = table.get("g")
@@ -69,24 +71,26 @@ def test_members_join_once_and_all_are_notified() -> None:
 
 def test_the_newest_subscriptions_replace_the_old() -> None:
     table = ConsumerTable[str]()
-    table.heartbeat("1", client("c1"), told("g", tags("t", "a", 1), tags("u")))
-    assert table.heartbeat("1", client("c1"), told("g", tags("t", "b", 1), tags("u"))) is None
-    found = table.subscription("g", "t")
-    assert found is not None
-    assert found.expression == "a", "the same version is the same subscription"
-    change = table.heartbeat("1", client("c1"), told("g", tags("t", "b", 2)))
+    table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t", "a", 1), tags("u")))
+    assert (
+        table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t", "b", 1), tags("u"))) is None
+    )
+    subscription = table.subscription("g", "t")
+    assert subscription is not None
+    assert subscription.expression == "a", "the same version is the same subscription"
+    change = table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t", "b", 2)))
     assert change is not None
     assert table.subscription("g", "u") is None
-    found = table.subscription("g", "t")
-    assert found is not None
-    assert found.expression == "b"
+    subscription = table.subscription("g", "t")
+    assert subscription is not None
+    assert subscription.expression == "b"
 
 
 def test_a_group_is_removed_with_its_last_member() -> None:
     table = ConsumerTable[str]()
     for number in (1, 2):
-        table.heartbeat(f"channel {number}", client(f"c{number}"), told("g", tags("t")))
-    table.heartbeat("channel 1", client("c1"), told("h", tags("t")))
+        table.heartbeat(f"channel {number}", client(f"c{number}"), heartbeat_of("g", tags("t")))
+    table.heartbeat("channel 1", client("c1"), heartbeat_of("h", tags("t")))
     changes = list(table.closed("channel 1"))
     assert [(change.group, change.notify) for change in changes] == [
         ("g", ("channel 2",)), ("h", ()),
@@ -102,15 +106,15 @@ def test_a_group_is_removed_with_its_last_member() -> None:
 
 def test_members_expire_by_the_time_of_their_last_heartbeat() -> None:
     table = ConsumerTable[str]()
-    table.heartbeat("old", client("c1", 1000), told("g", tags("t")))
-    table.heartbeat("new", client("c2", 2000), told("g", tags("t")))
+    table.heartbeat("old", client("c1", 1000), heartbeat_of("g", tags("t")))
+    table.heartbeat("new", client("c2", 2000), heartbeat_of("g", tags("t")))
     assert table.expired(3000, 2000) == []
     assert table.expired(3001, 2000) == ["old"]
 
 
 def test_a_broadcasting_group_is_not_notified() -> None:
     table = ConsumerTable[str]()
-    change = table.heartbeat("1", client("c1"), told("g", tags("t"), model="BROADCASTING"))
+    change = table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t"), model="BROADCASTING"))
     assert change is not None
     assert change.notify == ()
 
@@ -118,16 +122,16 @@ def test_a_broadcasting_group_is_not_notified() -> None:
 @pytest.mark.parametrize("other", ["b", None])
 def test_different_subscriptions_are_reported_once_with_both_sides(other: str | None) -> None:
     table = ConsumerTable[str]()
-    table.heartbeat("1", client("c1"), told("g", tags("t", "a"), tags("%RETRY%g")))
+    table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t", "a"), tags("%RETRY%g")))
     theirs = (tags("t", other),) if other else (tags("u"),)
-    change = table.heartbeat("2", client("c2"), told("g", *theirs))
+    change = table.heartbeat("2", client("c2"), heartbeat_of("g", *theirs))
     assert change is not None
     text = str(change.differences[0])
     assert "group g: members subscribe differently to t" in text
     assert "c1 by TAG 'a'" in text
     assert ("c2 by TAG 'b'" if other else "c2 not at all") in text
     assert {each.topic for each in change.differences} == ({"t"} if other else {"t", "u"})
-    again = table.heartbeat("2", client("c2"), told("g", *theirs))
+    again = table.heartbeat("2", client("c2"), heartbeat_of("g", *theirs))
     assert again is None or not again.differences
     assert list(table.closed("2"))
     group = table.get("g")
@@ -137,8 +141,8 @@ def test_different_subscriptions_are_reported_once_with_both_sides(other: str | 
 
 def test_versions_alone_are_no_difference() -> None:
     table = ConsumerTable[str]()
-    table.heartbeat("1", client("c1"), told("g", tags("t", "a", 1)))
-    change = table.heartbeat("2", client("c2"), told("g", tags("t", "a", 99)))
+    table.heartbeat("1", client("c1"), heartbeat_of("g", tags("t", "a", 1)))
+    change = table.heartbeat("2", client("c2"), heartbeat_of("g", tags("t", "a", 99)))
     assert change is not None
     assert change.differences == ()
 

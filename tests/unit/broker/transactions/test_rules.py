@@ -1,4 +1,4 @@
-"""Halves, ends and verdicts as values."""
+"""Halves, ends and the decisions of checks, without a broker."""
 
 import msgspec
 import pytest

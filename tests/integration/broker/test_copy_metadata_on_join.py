@@ -1,4 +1,4 @@
-"""A broker that joins a cluster takes over its topics and groups before anybody finds it."""
+"""A broker that joins a cluster copies its topics and groups before it registers."""
 
 import logging
 from pathlib import Path
@@ -17,7 +17,7 @@ from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import RequestCode
 
 
-async def test_topics_and_groups_are_there_when_it_registers(tmp_path: Path) -> None:
+async def test_topics_and_groups_are_copied_before_registration(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "orders", 3, 5, perm=4)
         await it.peer.expect(
@@ -36,7 +36,7 @@ async def test_topics_and_groups_are_there_when_it_registers(tmp_path: Path) -> 
             assert group.retry_max_times == 3
             assert joined.topics.get("broker-a") is None, "that one is the other broker's own"
             assert joined.topics.get("%RETRY%readers") is None
-            # News are told soon, and a start does not wait long; on a busy machine both take time.
+            # Changes are registered with a short delay; on a busy machine it takes longer.
             for broker in (it.broker, joined):
                 await broker.register()
             async with peer_of(it.namesrv) as peer:
@@ -49,7 +49,7 @@ async def test_topics_and_groups_are_there_when_it_registers(tmp_path: Path) -> 
             assert joined.topics.get("later") is None, "only the first start takes over"
 
 
-async def test_nothing_is_taken_over_unless_it_is_wanted(tmp_path: Path) -> None:
+async def test_nothing_is_copied_unless_enabled(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create(it.peer, "orders", 1, 1)
         settings = {"namesrvAddr": it.namesrv, "brokerName": "broker-b"}
@@ -60,7 +60,7 @@ async def test_nothing_is_taken_over_unless_it_is_wanted(tmp_path: Path) -> None
             assert joined.topics.get("orders") is None, "another cluster is no peer"
 
 
-async def test_an_account_opens_peers_that_check_access(
+async def test_peers_with_access_control_are_read_with_an_account(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "conf").mkdir()
@@ -87,7 +87,7 @@ async def test_an_account_opens_peers_that_check_access(
 
 
 @pytest.mark.parametrize("namesrv", ["", "127.0.0.1:1"])
-async def test_a_cluster_that_cannot_be_asked_is_a_warning(
+async def test_unreachable_cluster_causes_a_warning(
     tmp_path: Path, namesrv: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"namesrvAddr": namesrv} if namesrv else {}
@@ -97,10 +97,10 @@ async def test_a_cluster_that_cannot_be_asked_is_a_warning(
     assert any("joining DefaultCluster" in record.message for record in caplog.records)
 
 
-async def test_a_peer_that_is_gone_does_not_stop_the_others(tmp_path: Path) -> None:
+async def test_unreachable_peer_is_skipped(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.namesrv) as ghost:
         await create(it.peer, "orders", 1, 1)
-        # A nameserver keeps a broker that crashed for a while.
+        # A nameserver lists a crashed broker until it expires.
         await ghost.expect(
             RequestCode.REGISTER_BROKER,
             {
@@ -115,7 +115,7 @@ async def test_a_peer_that_is_gone_does_not_stop_the_others(tmp_path: Path) -> N
             assert joined.topics.get("orders") is not None
 
 
-def test_peers_are_the_first_members_of_other_names() -> None:
+def test_peers_are_the_masters_of_other_broker_names() -> None:
     brokers = {
         "a": BrokerData(broker_name="a", addresses={1: "slave:1", 0: "master:1"}),
         "b": BrokerData(broker_name="b", addresses={0: "own:1"}),
@@ -128,7 +128,7 @@ def test_peers_are_the_first_members_of_other_names() -> None:
     assert copy_metadata_on_join.read_cluster(info, "none", "b").peers == {}
 
 
-def test_what_every_broker_has_of_its_own_is_left_out() -> None:
+def test_system_topics_and_groups_are_not_copied() -> None:
     topics, groups = TopicTable([], lambda: 0), GroupTable(lambda: 0)
     names = (
         "orders", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "C", "a",

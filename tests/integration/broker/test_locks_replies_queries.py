@@ -1,4 +1,4 @@
-"""Order, replies, traces, queries and what is relayed to clients, over real sockets."""
+"""Queue locks, replies, traces, queries and requests relayed to clients, over real sockets."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ Answers = Callable[[Command], Command | Awaitable[Command | None] | None]
 
 @asynccontextmanager
 async def answering_peer(address: str, answers: Answers) -> AsyncGenerator[Peer]:
-    """A peer that answers what the broker asks."""
+    """A peer that responds to requests of the broker."""
     pushed: list[Command] = []
 
     def handle(_: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
@@ -58,7 +58,7 @@ def success(_: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, body=b"mine", ext_fields={"x": "y"})
 
 
-def silence(_: Command) -> None:
+def no_response(_: Command) -> None:
     return None
 
 
@@ -99,10 +99,10 @@ async def test_a_lock_expires(tmp_path: Path) -> None:
     async with cluster(tmp_path, **settings) as it:
         assert await lock(it.peer, "a", 0) == [0]
 
-        async def taken_over() -> bool:
+        async def is_acquired() -> bool:
             return await lock(it.peer, "b", 0) == [0]
 
-        await eventually(taken_over, "the lock of a client that is silent")
+        await eventually(is_acquired, "the lock of a client that is silent")
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"consumerGroup":"g"}', b"[1]"])
@@ -146,7 +146,7 @@ def reply_fields(it: Cluster, **props: str) -> dict[str, str]:
     )
 
 
-async def test_a_reply_reaches_the_client_that_asked(tmp_path: Path) -> None:
+async def test_reply_reaches_the_requesting_client(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path) as it,
         answering_peer(it.broker.address, success) as asking,
@@ -160,8 +160,8 @@ async def test_a_reply_reaches_the_client_that_asked(tmp_path: Path) -> None:
         assert pushed.fields["storeHost"] == it.broker.address
         assert "CORRELATION_ID\x01c1" in pushed.fields["properties"]
         assert "PUSH_REPLY_TIME\x01" in pushed.fields["properties"]
-        (kept,) = messages_in(await it.peer.pull("g", "DefaultCluster_REPLY_TOPIC", 0, 0))
-        assert (kept.body, answer.fields["queueOffset"]) == (b"pong", "0")
+        (stored,) = messages_in(await it.peer.pull("g", "DefaultCluster_REPLY_TOPIC", 0, 0))
+        assert (stored.body, answer.fields["queueOffset"]) == (b"pong", "0")
 
 
 async def test_replies_need_not_be_stored(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_a_reply_without_a_receiver_is_refused(tmp_path: Path) -> None:
 # -- batches and traces ----------------------------------------------------------------------------
 
 
-async def test_a_batch_holds_no_transactions(tmp_path: Path) -> None:
+async def test_half_in_a_batch_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02"
         for items, outer in (
@@ -213,7 +213,7 @@ async def test_a_batch_holds_no_transactions(tmp_path: Path) -> None:
         assert it.broker.stats.put.messages == 0
 
 
-async def test_traces_have_their_topic(tmp_path: Path) -> None:
+async def test_traces_are_stored_in_the_trace_topic(tmp_path: Path) -> None:
     async with cluster(tmp_path, traceTopicEnable="true", autoCreateTopicEnable="false") as it:
         answer = await it.peer.send("RMQ_SYS_TRACE_TOPIC", b"Pub\x01", props={"KEYS": "id1"})
         assert answer.code == ResponseCode.SUCCESS
@@ -245,13 +245,13 @@ async def test_messages_are_queried_by_keys_unique_keys_and_time(tmp_path: Path)
         assert bodies_in(await ask(code, query("U2", indexType="U"))) == [b"2"]
         assert bodies_in(await ask(code, query("all"))) == [b"0", b"1", b"2"]
         assert bodies_in(await ask(code, query("all", maxNum="2"))) == [b"1", b"2"]
-        # A producer's id is a key of one message, so its query never wants to be cut short.
+        # A unique key belongs to one message, so the limit does not matter.
         one = query("U2", _UNIQUE_KEY_QUERY="true", maxNum="0")
         assert bodies_in(await ask(code, one)) == [b"2"]
         tomorrow = str(int(time.time() * 1000) + 86_400_000)
         late = await ask(code, query("all", beginTimestamp=tomorrow))
         assert late.code == ResponseCode.QUERY_NOT_FOUND
-        # An index type restricts what kind of key is meant.
+        # An index type restricts the kind of key.
         for kind, key, found in (("K", "U2", False), ("U", "k1", False), ("K", "k1", True)):
             answer = await ask(code, query(key, indexType=kind))
             assert (answer.code == ResponseCode.SUCCESS) is found, (kind, key)
@@ -299,7 +299,7 @@ async def test_a_client_that_does_not_respond_is_named_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.cluster.call_client.call_client.__defaults__", (200,))
-    async with cluster(tmp_path) as it, answering_peer(it.broker.address, silence) as consumer:
+    async with cluster(tmp_path) as it, answering_peer(it.broker.address, no_response) as consumer:
         await consumer.heartbeat("c1", "g", {"t": "*"})
         waiting = asyncio.create_task(
             it.peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, of_client())
@@ -312,7 +312,7 @@ async def test_a_client_that_does_not_respond_is_named_and_delays_no_other(
 
 
 async def test_a_client_that_disconnects_meanwhile_is_named(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as it, answering_peer(it.broker.address, silence) as consumer:
+    async with cluster(tmp_path) as it, answering_peer(it.broker.address, no_response) as consumer:
         await consumer.heartbeat("c1", "g", {"t": "*"})
         waiting = asyncio.create_task(
             it.peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, of_client())
@@ -335,7 +335,7 @@ async def test_the_status_of_all_consumers(tmp_path: Path, monkeypatch: pytest.M
     async with (
         cluster(tmp_path) as it,
         answering_peer(it.broker.address, tell) as first,
-        answering_peer(it.broker.address, silence) as second,
+        answering_peer(it.broker.address, no_response) as second,
     ):
         code, fields = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "t"}
         nobody = await it.peer.ask(code, fields | {"group": "g"})
@@ -408,8 +408,8 @@ async def test_a_reset_to_an_invalid_offset_is_refused(
 async def test_connected_consumers_are_notified_of_a_reset(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path, useServerSideResetOffset="false") as it,
-        answering_peer(it.broker.address, silence) as java,
-        answering_peer(it.broker.address, silence) as cpp,
+        answering_peer(it.broker.address, no_response) as java,
+        answering_peer(it.broker.address, no_response) as cpp,
     ):
         await filled(it)
         await java.heartbeat("c1", "g", {"t": "*"})

@@ -1,9 +1,9 @@
-"""The feed and the handlers do the same: answers, log, queues and index equal to the byte.
+"""Fast path and handlers do the same: responses, log, queues and index are equal to the byte.
 
-Two brokers get the same bytes, one with the feed and one without: sends of every form, ordinary and
-odd, split anywhere, into files so small that all of them roll; between them topics and settings
-change. Nothing is masked: both have the same clock, the same address and the same peer. It
-needs the compiled kernel, which alone has a feed.
+Two brokers get the same bytes, one with the fast path and one without: sends of every form, usual
+and unusual, split anywhere, into files so small that all of them roll; between them topics and
+settings change. Nothing is masked: both have the same clock, address and peer. It needs the
+compiled kernel, which alone has a fast path.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is done in a turn must not depend on how fast this machine is."""
+def _all_in_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a loop iteration must not depend on the speed of the machine."""
     monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
 
@@ -89,7 +89,7 @@ PAIRS: dict[str, object] = {
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written; says who the peer is."""
+    """Records what is written; returns the address of the peer."""
 
     def __init__(self, peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer, "sockname": STORE_HOST})
@@ -128,7 +128,7 @@ class Now:
 
 @dataclass
 class Side:
-    """A broker as far as sends are concerned, with the feed or without."""
+    """The sending part of a broker, with or without the fast path."""
 
     with_feed: bool
     clock: Now
@@ -220,7 +220,7 @@ class Side:
         raise AssertionError(f"{self.deps.durability.waiting_count} sends still wait")
 
     def subscribe(self, group: str, topic: str, expression: str, version: int) -> None:
-        """A consumer tells what its group wants."""
+        """A consumer sends the subscription of its group."""
         client = Client("a client", 0, 0, self.clock())
         wants = (make_subscription(topic, expression, "TAG", version),)
         self.deps.consumers.heartbeat(
@@ -236,7 +236,7 @@ class Side:
         self.store.apply_config(self.settings.config)
 
     def entries(self) -> dict[tuple[str, int], list[Entry]]:
-        """What all queues hold, in memory or in files."""
+        """The entries of all queues, in memory or in files."""
         return {
             (queue.topic, queue.queue_id): [
                 entry
@@ -247,7 +247,7 @@ class Side:
         }
 
     def files(self, *names: str) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         folders = [ROOT / name for name in names]
         while folders:
             folder = folders.pop()
@@ -257,9 +257,9 @@ class Side:
                     folders.append(path)
                 else:
                     handle = self.disk.open(path, writable=False)
-                    found[str(path)] = handle.read(0, handle.size_bytes())
+                    contents[str(path)] = handle.read(0, handle.size_bytes())
                     handle.close()
-        return found
+        return contents
 
     def close(self) -> None:
         self.connection.connection_lost(None)
@@ -292,7 +292,7 @@ ODD_BYTES = (
     (b'"g":"', b'"g":" '),
     (b'"opaque":', b'"opaque": '),
 )
-"""What stands in a header in JSON, and what else might."""
+"""Text of a JSON header, and its replacements."""
 
 
 class Sender:
@@ -334,7 +334,7 @@ class Sender:
         return encode(command)
 
     def repeated_frame(self) -> bytes:
-        """One more message of a producer that has sent before; now and then its bytes are odd."""
+        """Another message of the same producer; at times with unusual bytes."""
         choose = self.random.choice
         command = choose(self.before)
         self.opaque += 1
@@ -475,7 +475,7 @@ def prepare(side: Side) -> None:
 
 
 def change(sender: Sender, sides: list[Side]) -> None:
-    """Something happens besides sends, to both."""
+    """Apply a change other than a send to both brokers."""
     what = sender.random.randrange(8)
     number = sender.random.randrange(1, 9)
     for side in sides:
@@ -510,7 +510,7 @@ def change(sender: Sender, sides: list[Side]) -> None:
 def compare(fed: Side, plain: Side) -> None:
     answers = [bytes(side.transport.written) for side in (fed, plain)]
     if plain.settings.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-        # Answers that waited leave when they may, in blocks or one by one.
+        # Held responses are sent in blocks or one by one.
         answers = [b"".join(sorted(frames_of(each))) for each in answers]
     assert answers[0] == answers[1]
     assert fed.store.end_log_offset == plain.store.end_log_offset
@@ -539,7 +539,7 @@ def run(
 
 
 async def _run(sender: Sender, peer: tuple[str, int], pairs: dict[str, object]) -> tuple[int, int]:
-    """Returns how many requests, and how many pulls among them, only the feed has handled."""
+    """Returns how many requests, and how many pulls among them, only the fast path served."""
     sides = [Side(with_feed, Now(), peer, pairs) for with_feed in (True, False)]
     for side in sides:
         prepare(side)
@@ -548,7 +548,7 @@ async def _run(sender: Sender, peer: tuple[str, int], pairs: dict[str, object]) 
         stream = b"".join(sender.frame() for _ in range(sender.random.choice((1, 2, 5, 12))))
         pieces = sender.pieces(len(stream))
         for side in sides:
-            random.seed(step)  # a send without a queue gets one by chance
+            random.seed(step)  # a send without a queue gets a random one
             await side.arrive(stream, pieces)
         if sender.chance(12):
             change(sender, sides)
@@ -582,24 +582,24 @@ LARGER: dict[str, object] = {
     "maxTransferCountOnMessageInMemory": 7,
     "maxTransferBytesOnMessageInMemory": 3000,
 }
-"""Files in which a pull finds most of what it wants."""
+"""Files large enough for most pulls."""
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_feed_does_what_the_handlers_do(seed: int) -> None:
+def test_fast_path_equals_the_handlers(seed: int) -> None:
     fed_count, _ = run(seed, PEERS[seed % 2], SETTINGS.get(seed, {}))
     assert fed_count > 20, "the feed took next to nothing, so nothing was compared"
 
 
 @pytest.mark.parametrize("seed", range(20, 28))
-def test_pulls_that_find_something_are_answered_alike(seed: int) -> None:
+def test_pulls_with_messages_equal_the_handlers(seed: int) -> None:
     pairs = LARGER | ({"flushDiskType": "SYNC_FLUSH"} if seed == 27 else {})
     _, fed_pull_count = run(seed, PEERS[0], pairs, pull_percent=50)
     assert fed_pull_count > 2, "the feed took next to no pull"
 
 
 @pytest.mark.parametrize("seed", range(40, 48))
-def test_producers_that_send_alike_are_stored_alike(seed: int) -> None:
+def test_repeated_sends_equal_the_handlers(seed: int) -> None:
     fed_count, _ = run(seed, PEERS[seed % 2], SETTINGS.get(seed - 40, LARGER), repeat_percent=85)
     assert fed_count > 20, "the feed took next to nothing, so nothing was compared"
 
@@ -628,8 +628,8 @@ def pull_frame(opaque: int, queue_id: int) -> bytes:
     return encode(Command(code=RequestCode.PULL_MESSAGE, opaque=opaque, ext_fields=fields))
 
 
-def lay(connection: Connection, data: bytes) -> None:
-    """Bytes arrive, and the turn goes on."""
+def feed_bytes(connection: Connection, data: bytes) -> None:
+    """Receive bytes within the current loop iteration."""
     buffer = connection.get_buffer(-1)
     buffer[: len(data)] = data
     connection.buffer_updated(len(data))
@@ -637,7 +637,7 @@ def lay(connection: Connection, data: bytes) -> None:
 
 
 async def fed_side(pairs: dict[str, object] | None = None) -> Side:
-    """A broker whose feed knows two queues, and may answer pulls from both."""
+    """A broker whose fast path has two queues, and may answer pulls from both."""
     side = Side(True, Now(), PEERS[0], LARGER | (pairs or {}))
     prepare(side)
     for queue_id in (0, 1):
@@ -647,42 +647,42 @@ async def fed_side(pairs: dict[str, object] | None = None) -> Side:
     return side
 
 
-def told(transport: Transport) -> list[tuple[int, int]]:
-    """Opaque and code of each answer."""
+def responses(transport: Transport) -> list[tuple[int, int]]:
+    """Opaque and code of each response."""
     answers = [decode(frame) for frame in frames_of(bytes(transport.written))]
     return [(answer.opaque, answer.code) for answer in answers]
 
 
-async def test_what_all_connections_send_in_one_turn_is_written_at_once() -> None:
+async def test_sends_of_all_connections_in_one_iteration_are_written_together() -> None:
     side = await fed_side()
     others = [side.another() for _ in range(3)]
     before, handled_count = side.disk.calls["write"], side.fed_count
     for number, (connection, transport) in enumerate(others):
-        lay(connection, send_frame(number, b"one") + send_frame(10 + number, b"two", e="1"))
+        feed_bytes(connection, send_frame(number, b"one") + send_frame(10 + number, b"two", e="1"))
         assert not transport.written, "an answer left before its record was written"
     await asyncio.sleep(0)
     assert side.disk.calls["write"] == before + 1
     assert side.fed_count == handled_count, "the handlers were asked"
     for number, (connection, transport) in enumerate(others):
-        assert told(transport) == [(number, 0), (10 + number, 0)]
+        assert responses(transport) == [(number, 0), (10 + number, 0)]
         connection.connection_lost(None)
     assert side.store.max_offset("orders", 0) == 4
     side.close()
 
 
-async def test_others_who_store_messages_come_behind_those_of_the_turn() -> None:
+async def test_handler_sends_are_stored_after_fast_path_sends_of_the_iteration() -> None:
     side = await fed_side()
-    lay(side.connection, send_frame(5, b"fed"))
-    # The handlers store this one: its topic is new to the feed.
+    feed_bytes(side.connection, send_frame(5, b"fed"))
+    # A handler stores this one: its topic is new to the fast path.
     other, transport = side.another()
-    lay(other, send_frame(6, b"handled", b="payments"))
-    assert told(side.transport) == [(5, 0)]
-    assert told(transport) == [(6, 0)]
-    lay(side.connection, send_frame(7, b"fed again"))
+    feed_bytes(other, send_frame(6, b"handled", b="payments"))
+    assert responses(side.transport) == [(5, 0)]
+    assert responses(transport) == [(6, 0)]
+    feed_bytes(side.connection, send_frame(7, b"fed again"))
     appended = side.deps.store.append(
         Draft("payments", 0, b"from a timer", "", NOON_MS, STORE_HOST, STORE_HOST)
     )
-    assert told(side.transport) == [(5, 0), (7, 0)]
+    assert responses(side.transport) == [(5, 0), (7, 0)]
     assert appended.queue_offset == 1
     await asyncio.sleep(0)
     read = side.store.read("orders", 0, 0, 32)
@@ -691,10 +691,10 @@ async def test_others_who_store_messages_come_behind_those_of_the_turn() -> None
     side.close()
 
 
-async def test_a_pull_finds_what_was_sent_before_it_in_the_same_turn() -> None:
+async def test_pull_returns_messages_sent_earlier_in_the_same_iteration() -> None:
     side = await fed_side()
     handled_count = side.fed_count
-    lay(side.connection, send_frame(5, b"x") + pull_frame(6, 1) + pull_frame(7, 0))
+    feed_bytes(side.connection, send_frame(5, b"x") + pull_frame(6, 1) + pull_frame(7, 0))
     await asyncio.sleep(0)
     assert side.fed_count == handled_count, "the handlers were asked"
     answers = [decode(frame) for frame in frames_of(bytes(side.transport.written))]
@@ -705,32 +705,32 @@ async def test_a_pull_finds_what_was_sent_before_it_in_the_same_turn() -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_a_write_that_fails_is_told_to_all_who_sent_in_that_turn(flush: str) -> None:
+async def test_failed_write_fails_all_sends_of_the_iteration(flush: str) -> None:
     side = await fed_side({"flushDiskType": flush})
     others = [side.another() for _ in range(2)]
     failures, position = side.stats.put_failures, side.store.end_log_offset
     side.disk.fail("write", errno.EIO, "commitlog")
-    lay(others[0][0], pull_frame(3, 1))
-    lay(others[0][0], send_frame(4, b"x") + send_frame(5, b"x", FLAG_ONEWAY))
-    lay(others[1][0], send_frame(6, b"x"))
+    feed_bytes(others[0][0], pull_frame(3, 1))
+    feed_bytes(others[0][0], send_frame(4, b"x") + send_frame(5, b"x", FLAG_ONEWAY))
+    feed_bytes(others[1][0], send_frame(6, b"x"))
     await asyncio.sleep(0)
     unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
-    assert told(others[0][1]) == [(3, 0), (4, unavailable)]
-    assert told(others[1][1]) == [(6, unavailable)]
+    assert responses(others[0][1]) == [(3, 0), (4, unavailable)]
+    assert responses(others[1][1]) == [(6, unavailable)]
     assert "input/output" in (decode(bytes(others[1][1].written)).remark or "")
     assert side.stats.put_failures == failures + 3
     assert side.store.end_log_offset == position
     assert side.store.max_offset("orders", 0) == 1
-    # The disk works again: nothing is left of those that failed.
+    # The disk works again: nothing is left of the failed sends.
     await side.arrive(send_frame(7, b"later") + send_frame(8, b"and later"), [])
-    assert sorted(told(side.transport)) == [(7, 0), (8, 0)]
+    assert sorted(responses(side.transport)) == [(7, 0), (8, 0)]
     assert side.store.max_offset("orders", 0) == 3
     for connection, _ in others:
         connection.connection_lost(None)
     side.close()
 
 
-async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
+async def test_large_and_many_messages_are_stored_in_several_writes() -> None:
     pairs: dict[str, object] = {
         "mappedFileSizeCommitLog": 4_000_000,
         "mappedFileSizeConsumeQueue": 20 * 5000,
@@ -738,35 +738,35 @@ async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
     side = await fed_side(pairs)
     count = 400
     for number in range(count):
-        lay(side.connection, send_frame(number, bytes(2000)))
+        feed_bytes(side.connection, send_frame(number, bytes(2000)))
     await asyncio.sleep(0)
-    assert told(side.transport) == [(number, 0) for number in range(count)]
+    assert responses(side.transport) == [(number, 0) for number in range(count)]
     assert side.store.max_offset("orders", 0) == 1 + count
     side.close()
 
 
-def spoil(feed: "kernel.Feed | None") -> None:
-    """From now on the feed fails in the middle of a send."""
+def break_fast_path(feed: "kernel.Feed | None") -> None:
+    """Make the fast path fail in the middle of a send."""
     assert feed is not None
-    # A grant of more memory than there is.
+    # A grant of more memory than exists.
     feed.grant_index(memoryview(bytearray(50)), 17, 60, 60)
 
 
-async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn() -> None:
+async def test_failure_of_the_fast_path_fails_earlier_sends_of_the_iteration() -> None:
     side = await fed_side()
     other, transport = side.another()
-    lay(other, send_frame(4, b"x"))
-    spoil(side.feed)
-    lay(side.connection, send_frame(5, b"x"))
+    feed_bytes(other, send_frame(4, b"x"))
+    break_fast_path(side.feed)
+    feed_bytes(side.connection, send_frame(5, b"x"))
     await asyncio.sleep(0)
-    assert told(transport) == [(4, ResponseCode.SERVICE_NOT_AVAILABLE)]
-    assert told(side.transport) == [(5, 0)], "the handlers store what the feed failed at"
+    assert responses(transport) == [(4, ResponseCode.SERVICE_NOT_AVAILABLE)]
+    assert responses(side.transport) == [(5, 0)], "the handlers store what the feed failed at"
     assert side.store.max_offset("orders", 0) == 2
     other.connection_lost(None)
     side.close()
 
 
-async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
+async def test_handlers_take_over_after_a_failure_of_the_fast_path(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fed, plain = (Side(with_feed, Now(), PEERS[0]) for with_feed in (True, False))
@@ -779,7 +779,7 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
         prepare(side)
         await side.arrive(frame * 3, [])
     assert fed.fed_count - plain.fed_count == 2
-    spoil(fed.feed)
+    break_fast_path(fed.feed)
     for side in (fed, plain):
         await side.arrive(frame * 5, [])
     assert fed.fed_count - plain.fed_count == 2
@@ -789,7 +789,7 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
         side.close()
 
 
-async def test_a_batch_of_too_many_keys_is_refused_as_by_the_handlers(
+async def test_batch_with_too_many_keys_is_refused_as_by_the_handlers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("broker.requests.fast_path", "store.message_store"):
@@ -800,6 +800,6 @@ async def test_a_batch_of_too_many_keys_is_refused_as_by_the_handlers(
     await side.arrive(send_frame(4, batch.encode(most), m="true"), [])
     assert side.fed_count == handled_count, "the handlers were asked"
     await side.arrive(send_frame(5, batch.encode([*most, most[1]]), m="true"), [])
-    assert told(side.transport) == [(4, 0), (5, ResponseCode.MESSAGE_ILLEGAL)]
+    assert responses(side.transport) == [(4, 0), (5, ResponseCode.MESSAGE_ILLEGAL)]
     assert side.store.max_offset("orders", 0) == 3
     side.close()

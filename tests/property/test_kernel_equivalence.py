@@ -1,7 +1,7 @@
-"""The compiled kernel and its pure twin agree on everything.
+"""The compiled kernel and the pure-Python code agree.
 
-The kernel may decline, by answering None; then the twin decides. It may not raise, it may not
-accept what the twin refuses, and what it answers must be the twin's answer to the letter.
+The kernel may decline by returning None; then the Python code decides. It must not raise, it must
+not accept what the Python code refuses, and its results must be identical.
 """
 
 import json
@@ -38,7 +38,7 @@ buffers = st.sampled_from(BUFFERS)
 
 
 def agree(name: str, twin: Callable[..., Any], *arguments: Any) -> bool:  # noqa: ANN401 - any codec
-    """Checks one call on both; True if the kernel did it alone."""
+    """Check one call on both; True if the kernel did not decline."""
     compiled = getattr(native, name)(*arguments)
     expected = outcome(twin, *arguments)
     if compiled is not None:
@@ -48,7 +48,7 @@ def agree(name: str, twin: Callable[..., Any], *arguments: Any) -> bool:  # noqa
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> str:  # noqa: ANN401 - same
-    """The answer, or the class and text of the error, as text."""
+    """The result, or the class and text of the error, as text."""
     try:
         return repr(call(*arguments))
     except TianzhouError as refused:
@@ -96,7 +96,7 @@ odd_texts = st.none() | st.text(st.characters(), max_size=3) | st.binary(max_siz
     st.none() | st.dictionaries(odd_texts, odd_texts, max_size=2),
     st.integers(-1, 2) | odd_numbers,
 )
-def test_encode_frame_of_odd_values(
+def test_encode_frame_of_unusual_values(
     numbers: list[object],
     remark: object,
     ext_fields: object,
@@ -119,7 +119,7 @@ def test_every_character_below_300_and_around_the_surrogates(encoding: int) -> N
         arguments = (1, 0, 0, 0, 0, text, {text: text * 9}, encoding, b"")
         assert agree("encode_frame", pure.encode_frame, *arguments)
         assert agree("decode_header", pure.decode_header, pure.encode_frame(*arguments)) or (
-            # Escapes in the name of an ext field are rare enough for the twin.
+            # Escapes in the name of an ext field are rare, so the kernel declines them.
             encoding == 0 and (number < 0x20 or chr(number) in '"\\')
         )
 
@@ -218,7 +218,7 @@ def test_decode_header_of_random_headers(header: bytes, encoding: int) -> None:
     agree("decode_header", pure.decode_header, framed(encoding, header))
 
 
-def test_the_kernel_reads_what_clients_write_by_itself() -> None:
+def test_kernel_decodes_frames_of_clients_without_fallback() -> None:
     fields = {"a": "group", "i": "TAGS\x01a\x02KEYS\x01天舟 😀\x02", "e": "3", "l": ""}
     for encoding in (0, 1):
         for ext_fields in (None, fields):
@@ -393,7 +393,7 @@ def test_walk_records(
         )  # fmt: skip
 
 
-def test_the_kernel_walks_what_writers_write_by_itself() -> None:
+def test_kernel_walks_ordinary_records_without_fallback() -> None:
     text = "KEYS\x01one two\x02UNIQ_KEY\x01u\x02TAGS\x01red"
     drawn = [("a", b"body", text, n % 2, n // 2, 0, 1000 + n) for n in range(10)]
     data = log_file(drawn, bytes(100))
@@ -464,7 +464,7 @@ def test_body_crc(data: bytes, kind: Callable[[bytes], pure.Buffer]) -> None:
     assert agree("body_crc", pure_record.body_crc, kind(data))
 
 
-def test_what_is_not_one_run_of_bytes_is_declined() -> None:
+def test_non_contiguous_buffers_are_declined() -> None:
     frame = framed(0, b'{"code":1}', bytes(82))
     data = pure_record.encode_record("t" * 9, b"", "", 1, 2, 3, 4, 0, 6, HOST, 8, HOST, 0, 0)
     for right in (frame, data):
@@ -473,16 +473,16 @@ def test_what_is_not_one_run_of_bytes_is_declined() -> None:
         spread[::2] = right
         every_second = memoryview(spread)[::2]
         table = memoryview(right).cast("B", (10, 10))
-        words = memoryview(right).cast("I")
-        for odd in (every_second, table, words, "text", None, 7):
-            assert native.decode_header(odd) is None
-            assert native.split_frames(odd, 1000) is None
-            assert native.decode_records(odd, True, True) is None
-            assert native.encode_frame(1, 0, 0, 0, 0, None, None, 0, odd) is None
-            assert native.body_crc(odd) is None
+        unsigned_ints = memoryview(right).cast("I")
+        for invalid in (every_second, table, unsigned_ints, "text", None, 7):
+            assert native.decode_header(invalid) is None
+            assert native.split_frames(invalid, 1000) is None
+            assert native.decode_records(invalid, True, True) is None
+            assert native.encode_frame(1, 0, 0, 0, 0, None, None, 0, invalid) is None
+            assert native.body_crc(invalid) is None
 
 
-def test_a_buffer_is_free_again_after_each_call() -> None:
+def test_buffer_is_released_after_each_call() -> None:
     buffer = bytearray(framed(0, b'{"code":1}') * 2)
     native.split_frames(buffer, 1000)
     native.decode_header(buffer)

@@ -1,9 +1,9 @@
-"""Resets that consumers learn of by their next pull, as with RocketMQ 5.x."""
+"""Offset resets that consumers receive with their next pull, as in RocketMQ 5.x."""
 
 import asyncio
 from pathlib import Path
 
-from tests.integration.broker.test_kinds import filled, reset
+from tests.integration.broker.test_locks_replies_queries import filled, reset
 from tests.support.brokers import Cluster, bodies_in, cluster, eventually, peer_of
 from tests.support.pop import ack, pop
 
@@ -25,27 +25,27 @@ async def commit(it: Cluster, queue_offset: int) -> str | None:
     return answer.remark
 
 
-async def test_the_next_pull_is_told_where_to_go_on_and_commits_do_not_count_before(
+async def test_next_pull_returns_the_new_offset_and_earlier_commits_are_ignored(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path) as it:
         await filled(it)
-        await it.peer.pull("g", "t", 0, 0)  # from now on pulls are answered by the feed
+        await it.peer.pull("g", "t", 0, 0)  # from now on pulls are answered by the fast path
         await move(it, queueId="0", offset="1")
         assert await commit(it, 3) == "Offset has been previously reset"
         assert it.broker.offsets.find("g", "t", 0) == 1
-        # Committing by a pull does not count either: sysFlag 1.
+        # Commits by a pull (sysFlag 1) are ignored, too.
         moved = await it.peer.pull("g", "t", 0, 2, sys_flag=5, commit_offset=2)
         assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
         assert moved.fields["nextBeginOffset"] == "1"
         assert it.broker.offsets.find("g", "t", 0) == 1
         again = await it.peer.pull("g", "t", 0, 1)
-        assert bodies_in(again) == [b"1", b"2"], "told once"
+        assert bodies_in(again) == [b"1", b"2"], "reported once"
         assert await commit(it, 3) is None
         assert it.broker.offsets.find("g", "t", 0) == 3
 
 
-async def test_one_queue_that_was_told_does_not_hide_another_that_was_not(tmp_path: Path) -> None:
+async def test_reset_is_reported_for_each_queue(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await filled(it)
         for number in range(3):
@@ -53,15 +53,15 @@ async def test_one_queue_that_was_told_does_not_hide_another_that_was_not(tmp_pa
         for queue_id in (0, 1):
             await it.peer.pull("g", "t", queue_id, 0)
         await move(it)
-        told = await it.peer.pull("g", "t", 0, 3)
-        assert told.code == ResponseCode.PULL_OFFSET_MOVED
+        response = await it.peer.pull("g", "t", 0, 3)
+        assert response.code == ResponseCode.PULL_OFFSET_MOVED
         for _ in range(2):
             assert (await it.peer.pull("g", "t", 0, 0)).code == ResponseCode.SUCCESS
         late = await it.peer.pull("g", "t", 1, 1)
         assert (late.code, late.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
 
 
-async def test_a_pull_that_waits_is_told_at_once(tmp_path: Path) -> None:
+async def test_parked_pull_is_answered_at_a_reset(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, peer_of(it.broker.address) as other:
         await filled(it)
         await it.peer.heartbeat("c", "g", {"t": "*"})
@@ -74,7 +74,7 @@ async def test_a_pull_that_waits_is_told_at_once(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-async def test_whoever_is_there_already_is_not_sent_away(tmp_path: Path) -> None:
+async def test_pull_at_the_new_offset_is_served(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await filled(it)
         await move(it, queueId="0", offset="2")
@@ -82,7 +82,7 @@ async def test_whoever_is_there_already_is_not_sent_away(tmp_path: Path) -> None
         assert await commit(it, 3) is None
 
 
-async def test_an_acknowledgement_does_not_undo_a_reset_for_pops(tmp_path: Path) -> None:
+async def test_acknowledgement_does_not_undo_a_reset_for_pops(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for number in range(3):
             await it.peer.send("t", b"%d" % number)
@@ -94,7 +94,7 @@ async def test_an_acknowledgement_does_not_undo_a_reset_for_pops(tmp_path: Path)
         assert [each.body for each in again] == [b"1", b"2"]
 
 
-async def test_broadcasting_consumers_are_told_each(tmp_path: Path) -> None:
+async def test_each_broadcasting_consumer_gets_the_reset(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await filled(it)
         await it.peer.heartbeat("c", "g", {"t": "*"}, model="BROADCASTING")

@@ -1,5 +1,7 @@
-"""Delay levels and the timer against plain models, on clocks that are set forward and back: never
-early, none lost, none twice unless the broker died in between."""
+"""Delay levels and the timer against models, with clocks that are set forward and back.
+
+No message is early, none lost, none delivered twice unless the broker was killed in between.
+"""
 
 import tempfile
 from collections import Counter
@@ -32,11 +34,11 @@ HOST = ("127.0.0.1", 10911)
 LEVELS = "1s 2s 5s 1m"
 LEVELS_MS = (1000, 2000, 5000, 60_000)
 START_MS = 1_700_000_000_000
-TURNS_MAX = 500
+SLICES_MAX = 500
 
 
 class World:
-    """A store with a clock of its own, which can be opened anew."""
+    """A store with a manual clock, which can be reopened."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,14 +64,14 @@ class World:
 
     def delivered(self) -> list[tuple[bytes, int]]:
         """Bodies and the times at which they became visible."""
-        found: list[tuple[bytes, int]] = []
-        place = 0
-        while (read := self.store.read("t", 0, place, 32)).records:
-            place = read.next_offset
+        delivered: list[tuple[bytes, int]] = []
+        offset = 0
+        while (read := self.store.read("t", 0, offset, 32)).records:
+            offset = read.next_offset
             for record in read.records:
                 message = decode_record(record)
-                found.append((message.body, message.store_time_ms))
-        return found
+                delivered.append((message.body, message.store_time_ms))
+        return delivered
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def world() -> Generator[World]:
 
 
 def check(seen: list[tuple[bytes, int]], due_ms: dict[bytes, int], deaths: int) -> None:
-    """The laws: nothing early, nothing lost, and nothing twice without a death."""
+    """Nothing is early, nothing lost, and nothing twice without a kill."""
     for body, at_ms in seen:
         assert at_ms >= due_ms[body], f"{body!r} came {due_ms[body] - at_ms} ms early"
     counts = Counter(body for body, _ in seen)
@@ -97,11 +99,11 @@ def next_edge(due_ms: dict[bytes, int], now_ms: int, before_ms: int) -> int:
 
 
 class LevelModel:
-    """What becomes of delayed messages: each level is a line, and only its first one counts."""
+    """A model of delay levels: each level is a queue, and only its first message is checked."""
 
     def __init__(self) -> None:
         self.lines: dict[int, list[tuple[bytes, int]]] = {level: [] for level in range(1, 5)}
-        """By level: bodies, and when each is due by the clock at which it was sent."""
+        """By level: bodies, and the due time of each by the clock at the send."""
         self.places = self.saved = dict.fromkeys(self.lines, 0)
         self.delivered: list[tuple[bytes, int]] = []
 
@@ -119,7 +121,7 @@ class LevelModel:
         return now_ms if due_ms > now_ms + LEVELS_MS[level - 1] else due_ms
 
     def turn(self, now_ms: int) -> int | None:
-        """Deliver what is due; answers when the next one is."""
+        """Deliver due messages; returns when the next one is due."""
         for level, line in self.lines.items():
             while (due_ms := self.due_ms(level, now_ms)) is not None and due_ms <= now_ms:
                 self.delivered.append((line[self.places[level]][0], now_ms))
@@ -143,7 +145,7 @@ die = st.tuples(st.just("die"), st.just(0))
 jump = st.tuples(
     st.just("advance"), st.sampled_from((-1, -500, -1500, -4000, -90_000, 90_000, 10_000_000))
 )
-"""Somebody sets the clock."""
+"""The clock is set."""
 edge = st.tuples(st.just("edge"), st.sampled_from((-1, 0)))
 """To the moment at which the next is due, or to the last before it."""
 
@@ -151,9 +153,9 @@ edge = st.tuples(st.just("edge"), st.sampled_from((-1, 0)))
 any_of_levels = st.one_of(send_level, send_level, advance, jump, edge, turn, save, die)
 
 
-def turn_levels(delays: DelayLevels, now_ms: int) -> int | None:
-    """Turns until nothing is due; each ends by the time that it takes, so one may not be enough."""
-    for _ in range(TURNS_MAX):
+def run_slices(delays: DelayLevels, now_ms: int) -> int | None:
+    """Run slices until nothing is due; a slice is limited by time, so one may not be enough."""
+    for _ in range(SLICES_MAX):
         next_ms = delays.run_slice(now_ms)
         if next_ms is None or next_ms > now_ms:
             return next_ms
@@ -164,7 +166,7 @@ def turn_levels(delays: DelayLevels, now_ms: int) -> int | None:
 @given(
     st.lists(st.one_of(send_level, send_level, advance, jump, edge, turn, save, die), max_size=40)
 )
-def test_delay_levels(plan: list[tuple[str, int]]) -> None:
+def test_delay_levels_equal_the_model(plan: list[tuple[str, int]]) -> None:
     with world() as it:
         delays = DelayLevels(it.store, LEVELS_MS)
         writer = MessageWriter(it.store)
@@ -180,8 +182,8 @@ def test_delay_levels(plan: list[tuple[str, int]]) -> None:
             elif what in ("edge", "turn"):
                 if what == "edge":
                     it.now_ms = model.next_edge(it.now_ms, value)
-                # It sleeps no longer than until the first of those that wait.
-                assert turn_levels(delays, it.now_ms) == model.turn(it.now_ms)
+                # It sleeps at most until the first pending message is due.
+                assert run_slices(delays, it.now_ms) == model.turn(it.now_ms)
                 assert sorted(it.delivered()) == sorted(model.delivered)
             elif what == "save":
                 delays.flushed(dict(delays.offsets), it.now_ms)
@@ -194,7 +196,7 @@ def test_delay_levels(plan: list[tuple[str, int]]) -> None:
                 writer = MessageWriter(it.store)
                 writer.add_redirect(delays.redirect)
         it.now_ms = max([it.now_ms, *(at for line in model.lines.values() for _, at in line)])
-        assert turn_levels(delays, it.now_ms) is model.turn(it.now_ms) is None
+        assert run_slices(delays, it.now_ms) is model.turn(it.now_ms) is None
         assert sorted(it.delivered()) == sorted(model.delivered)
 
 
@@ -204,12 +206,12 @@ far = st.tuples(st.just("advance"), st.just(200_000))
 lose = st.tuples(st.just("lose index"), st.just(0))
 one = st.one_of(send_timed, send_timed, advance, jump, edge, far, turn, save, die, recall, lose)
 not_indexed = [("send", 1), ("advance", 1000), ("save", 0), ("lose index", 0)]
-"""What is saved speaks of a time at which this message is due and has not been seen."""
+"""The saved progress is after the due time of this message, which was not indexed."""
 not_fired = [("send", 1), ("send", 50), ("turn", 0), ("advance", 30), ("save", 0), ("die", 0)]
 
 
 class TimedWorld:
-    """A timer in a world, with the writer before it and the file behind it."""
+    """A timer with its writer and its file."""
 
     def __init__(self, it: World) -> None:
         self.it = it
@@ -241,8 +243,8 @@ class TimedWorld:
         remove(self.path)
         self.begin()
 
-    def run_dry(self) -> None:
-        for _ in range(TURNS_MAX):
+    def run_until_idle(self) -> None:
+        for _ in range(SLICES_MAX):
             next_ms = self.timer.run_slice(self.it.now_ms)
             if next_ms is None or next_ms > self.it.now_ms:
                 return
@@ -252,7 +254,7 @@ class TimedWorld:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.one_of(one.map(lambda step: [step]), st.just(not_indexed), st.just(not_fired)),
                 max_size=30))  # fmt: skip
-def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
+def test_timer_equals_the_model(pieces: list[list[tuple[str, int]]]) -> None:
     plan = [step for piece in pieces for step in piece]
     with world() as it:
         timed = TimedWorld(it)
@@ -270,15 +272,15 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
             elif what in ("edge", "turn"):
                 if what == "edge":
                     it.now_ms = next_edge(due_ms, it.now_ms, number)
-                timed.run_dry()
-                # Whatever the clock did, each came by the time of day that it asked for.
+                timed.run_until_idle()
+                # After any clock change each was delivered at its wall-clock time.
                 left = due_ms.keys() - recalled - dict(it.delivered()).keys()
                 assert all(due_ms[body] > it.now_ms for body in left)
             elif what == "save":
                 timed.save()
             elif what == "recall":
                 body = b"%d" % number
-                # Set back, the clock makes a delivered message look as if it still waited.
+                # After the clock is set back, a delivered message seems to be pending.
                 if due_ms.get(body, 0) > it.now_ms and body not in dict(it.delivered()):
                     props = {
                         "TIMER_DELIVER_MS": str(due_ms[body]),
@@ -293,7 +295,7 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
                 deaths += 1
                 timed.die()
         it.now_ms = max([it.now_ms, *due_ms.values()]) + 10**7
-        timed.run_dry()
+        timed.run_until_idle()
         seen = it.delivered()
         assert not recalled & {body for body, _ in seen}
         check(seen, {b: at for b, at in due_ms.items() if b not in recalled}, deaths)
@@ -324,7 +326,7 @@ def rounded_by_rocketmq(deliver_ms: int, precision_ms: int) -> int:
     st.sampled_from(("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")),
     st.integers(0, 20),
 )
-def test_what_rocketmq_stored_is_never_early_and_at_most_a_second_late(
+def test_timed_messages_of_rocketmq_are_never_early_and_at_most_a_second_late(
     wanted_ms: int, precision_ms: int, asked: str, store_lag_ms: int
 ) -> None:
     sent_ms = START_MS - 5_000
@@ -349,7 +351,7 @@ def test_what_rocketmq_stored_is_never_early_and_at_most_a_second_late(
 
 
 @given(st.text(max_size=30), st.binary(max_size=30))
-def test_no_recall_handle_makes_trouble(text: str, raw: bytes) -> None:
+def test_any_recall_handle_is_decoded_or_refused(text: str, raw: bytes) -> None:
     for candidate in (text, raw.decode("latin-1")):
         try:
             decode_handle(candidate)

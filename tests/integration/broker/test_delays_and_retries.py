@@ -1,6 +1,6 @@
-"""Messages that wait: delay levels, any moment, retries, dead letters, over real sockets.
+"""Delayed messages: delay levels, timed messages, retries, dead letters, over real sockets.
 
-The broker's clock is the real one plus a shift that a test moves, so nobody waits for minutes.
+The broker's clock is the real one plus a shift that the test changes, so no test waits for minutes.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from tianzhou.store.message_store import MessageStore
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 BEGAN_MS = wall_ms()
-"""Where all clocks stand until they are moved, so that nothing depends on the machine's speed."""
+"""The time of all clocks until the test advances them: results do not depend on speed."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A broker whose clock can be moved, and a peer of it."""
+    """A broker whose clock can be set, and a peer of it."""
 
     broker: Broker
     peer: Peer
@@ -59,39 +59,39 @@ class Running:
     def now_ms(self) -> int:
         return BEGAN_MS + self.shift_ms[0]
 
-    async def everything(self, topic: str, queue_count: int = 4) -> list[StoredMessage]:
-        """What a consumer can see of a topic."""
-        found: list[StoredMessage] = []
+    async def visible_messages(self, topic: str, queue_count: int = 4) -> list[StoredMessage]:
+        """All messages of a topic that a consumer can see."""
+        messages: list[StoredMessage] = []
         for queue_id in range(queue_count):
-            place = 0
+            offset = 0
             while True:
-                answer = await self.peer.pull("g", topic, queue_id, place, sys_flag=4)
+                answer = await self.peer.pull("g", topic, queue_id, offset, sys_flag=4)
                 if answer.code != ResponseCode.SUCCESS:
                     break
-                found += messages_in(answer)
-                place = int(answer.fields["nextBeginOffset"])
-        return found
+                messages += messages_in(answer)
+                offset = int(answer.fields["nextBeginOffset"])
+        return messages
 
     async def arrived(self, topic: str, count: int, queue_count: int = 4) -> list[StoredMessage]:
         seen: list[StoredMessage] = []
 
         async def enough() -> bool:
-            seen[:] = await self.everything(topic, queue_count)
+            seen[:] = await self.visible_messages(topic, queue_count)
             return len(seen) >= count
 
         await eventually(enough, f"{count} messages of {topic}")
         assert len(seen) == count
         return seen
 
-    async def nothing_more(self, topic: str, count: int, queue_count: int = 4) -> None:
-        """After a message that came later, there are still `count`."""
+    async def count_stays(self, topic: str, count: int, queue_count: int = 4) -> None:
+        """After a later message was delivered, there are still `count`."""
         await self.peer.send(f"probe-{topic.strip('%')}", b"probe")
         for _ in range(3):
             await asyncio.sleep(0)
-        assert len(await self.everything(topic, queue_count)) == count
+        assert len(await self.visible_messages(topic, queue_count)) == count
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """How many messages were ever stored in a queue."""
+        """How many messages were stored in a queue."""
         fields = {"topic": topic, "queueId": str(queue_id)}
         return int((await self.peer.expect(RequestCode.GET_MAX_OFFSET, fields)).fields["offset"])
 
@@ -131,7 +131,7 @@ async def running(
 # -- delay levels ----------------------------------------------------------------------------------
 
 
-async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) -> None:
+async def test_delayed_message_is_delivered_after_its_level(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         sent = await it.peer.send(
             "t", b"later", queue_id=2, props={"DELAY": "3", "TAGS": "a", "KEYS": "k"}
@@ -140,7 +140,7 @@ async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) ->
         assert sent.fields["queueId"] == "2"
         sent_ms = it.now_ms()
         it.advance(9_000)
-        await it.nothing_more("t", 0)
+        await it.count_stays("t", 0)
         it.advance(1_000)
         (message,) = await it.arrived("t", 1)
         assert message.body == b"later"
@@ -156,7 +156,7 @@ async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wait", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "10"}])
-async def test_a_due_message_brings_back_the_topic_that_a_crash_forgot(
+async def test_due_message_restores_a_topic_that_a_crash_lost(
     tmp_path: Path, wait: dict[str, str]
 ) -> None:
     async with running(tmp_path) as it:
@@ -170,7 +170,7 @@ async def test_a_due_message_brings_back_the_topic_that_a_crash_forgot(
 
 
 @pytest.mark.parametrize("wait", [{"DELAY": "2"}, {"TIMER_DELAY_SEC": "5"}])
-async def test_what_falls_due_soon_is_fetched_before(
+async def test_messages_are_prefetched_before_they_are_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: dict[str, str]
 ) -> None:
     fetched: list[str] = []
@@ -192,7 +192,7 @@ async def test_what_falls_due_soon_is_fetched_before(
         await it.arrived("t", 1)
 
 
-async def test_a_waiting_pull_is_woken_by_a_due_message(tmp_path: Path) -> None:
+async def test_parked_pull_is_woken_by_a_due_message(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.peer.send("t", b"now")
         waiting = asyncio.create_task(it.peer.pull("g", "t", 0, 1, sys_flag=6, suspend_ms=15_000))
@@ -217,10 +217,10 @@ async def test_a_level_above_the_highest_is_the_highest(
 async def test_a_level_below_one_is_no_delay(tmp_path: Path, level: str) -> None:
     async with running(tmp_path) as it:
         await it.peer.send("t", b"x", props={"DELAY": level})
-        assert len(await it.everything("t")) == 1
+        assert len(await it.visible_messages("t")) == 1
 
 
-async def test_progress_is_kept_in_a_file_as_rocketmq_keeps_it(tmp_path: Path) -> None:
+async def test_progress_is_saved_in_the_format_of_rocketmq(tmp_path: Path) -> None:
     shift = [0]
     async with running(tmp_path, shift) as it:
         for number in range(3):
@@ -232,12 +232,14 @@ async def test_progress_is_kept_in_a_file_as_rocketmq_keeps_it(tmp_path: Path) -
     assert saved["offsetTable"]["1"] == 3
     assert saved["offsetTable"].get("4", 0) == 0
     async with running(tmp_path, shift) as it:
-        await it.nothing_more("t", 3)
+        await it.count_stays("t", 3)
         it.advance(29_000)
         assert [each.body for each in await it.arrived("t", 4)][-1] == b"long"
 
 
-async def test_what_fell_due_while_the_broker_was_away_comes_at_its_start(tmp_path: Path) -> None:
+async def test_messages_that_became_due_while_stopped_are_delivered_at_the_start(
+    tmp_path: Path,
+) -> None:
     shift = [0]
     async with running(tmp_path, shift) as it:
         await it.peer.send("t", b"delayed", props={"DELAY": "2"})
@@ -253,7 +255,7 @@ async def test_what_fell_due_while_the_broker_was_away_comes_at_its_start(tmp_pa
 @pytest.mark.parametrize(
     "asked", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]
 )  # fmt: skip
-async def test_a_timed_message_comes_at_its_time(tmp_path: Path, asked: str) -> None:
+async def test_timed_message_is_delivered_at_its_time(tmp_path: Path, asked: str) -> None:
     async with running(tmp_path) as it:
         start_ms = it.now_ms()
         wanted = {
@@ -263,7 +265,7 @@ async def test_a_timed_message_comes_at_its_time(tmp_path: Path, asked: str) -> 
         sent = await it.peer.send("t", b"timed", queue_id=1, props={asked: wanted, "UNIQ_KEY": "u"})
         assert sent.code == ResponseCode.SUCCESS, sent.remark
         it.advance(19_000)
-        await it.nothing_more("t", 0)
+        await it.count_stays("t", 0)
         it.advance(1_000)
         (message,) = await it.arrived("t", 1)
         assert message.store_time_ms >= start_ms + 20_000
@@ -272,14 +274,14 @@ async def test_a_timed_message_comes_at_its_time(tmp_path: Path, asked: str) -> 
         assert message.properties[asked] == wanted
 
 
-async def test_a_moment_that_has_passed_is_now(tmp_path: Path) -> None:
+async def test_timed_message_in_the_past_is_delivered_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.peer.send("t", b"x", props={"TIMER_DELIVER_MS": str(it.now_ms() - 1)})
         await it.peer.send("t", b"y", props={"TIMER_DELAY_MS": "0"})
-        assert len(await it.everything("t")) == 2
+        assert len(await it.visible_messages("t")) == 2
 
 
-async def test_a_delay_level_beats_a_time(tmp_path: Path) -> None:
+async def test_delay_level_takes_precedence_over_a_time(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.peer.send("t", b"x", props={"DELAY": "1", "TIMER_DELAY_SEC": "999"})
         it.advance(1_000)
@@ -295,7 +297,7 @@ async def test_timed_messages_can_be_switched_off(tmp_path: Path) -> None:
         assert not (tmp_path / "timer").exists()
 
 
-async def test_messages_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+async def test_messages_are_delivered_in_the_order_of_their_times(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         moment_ms = it.now_ms() + 60_000
         for late_ms in (300, 100, 200, 0):
@@ -307,7 +309,7 @@ async def test_messages_come_in_the_order_of_their_times(tmp_path: Path) -> None
         assert seen == [b"0", b"100", b"200", b"300"]
 
 
-async def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
+async def test_recalled_message_is_never_delivered(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         answers = [
             await it.peer.send("t", b"%d" % n, props={"TIMER_DELAY_SEC": "30", "UNIQ_KEY": f"u{n}"})
@@ -324,7 +326,7 @@ async def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
         assert late.code == ResponseCode.ILLEGAL_OPERATION
 
 
-async def test_recalls_are_forbidden_unless_they_are_allowed(tmp_path: Path) -> None:
+async def test_recalls_are_refused_unless_enabled(tmp_path: Path) -> None:
     async with running(tmp_path, recallMessageEnable="false") as it:
         props = {"TIMER_DELAY_SEC": "30", "UNIQ_KEY": "u"}
         sent = await it.peer.send("t", b"x", props=props)
@@ -346,10 +348,10 @@ async def test_a_recall_survives_a_restart_and_a_lost_index(tmp_path: Path) -> N
     async with running(tmp_path, shift) as it:
         it.advance(30_000)
         assert [each.body for each in await it.arrived("t", 1)] == [b"kept"]
-        await it.nothing_more("t", 1)
+        await it.count_stays("t", 1)
 
 
-async def test_a_lost_index_is_made_again_and_nothing_comes_twice(tmp_path: Path) -> None:
+async def test_lost_index_is_rebuilt_and_nothing_is_delivered_twice(tmp_path: Path) -> None:
     shift = [0]
     async with running(tmp_path, shift) as it:
         for second in range(10):
@@ -359,13 +361,13 @@ async def test_a_lost_index_is_made_again_and_nothing_comes_twice(tmp_path: Path
     for path in (tmp_path / "timer").iterdir():
         path.write_bytes(b"this is no database" * 1000)
     async with running(tmp_path, shift) as it:
-        await it.nothing_more("t", 5)
+        await it.count_stays("t", 5)
         it.advance(6_000)
         seen = [each.body for each in await it.arrived("t", 10)]
         assert sorted(seen) == sorted(b"%d" % second for second in range(10))
 
 
-async def test_a_message_that_waits_long_outlives_its_log_file(tmp_path: Path) -> None:
+async def test_long_delayed_message_outlives_its_log_file(tmp_path: Path) -> None:
     shift = [0]
     async with running(tmp_path, shift, timerMaxDelaySec=60 * 86_400) as it:
         start_ms = it.now_ms()
@@ -380,7 +382,7 @@ async def test_a_message_that_waits_long_outlives_its_log_file(tmp_path: Path) -
                 return await it.max_offset(TIMER_TOPIC, 0) >= wanted
 
             await eventually(is_rolled, f"rolled on day {day}")
-        assert await it.everything("t") == []
+        assert await it.visible_messages("t") == []
         it.advance(DAY_MS)
         (message,) = await it.arrived("t", 1)
         assert message.store_time_ms >= moment_ms
@@ -390,14 +392,14 @@ async def test_a_message_that_waits_long_outlives_its_log_file(tmp_path: Path) -
 # -- retries and dead letters ----------------------------------------------------------------------
 
 
-async def test_a_message_is_retried_with_rising_times_and_then_dead(tmp_path: Path) -> None:
+async def test_message_is_retried_with_back_off_and_then_dead_lettered(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group(retryMaxTimes=2, retryQueueNums=1)
         sent = await it.peer.send("t", b"bad", props={"TAGS": "a", "UNIQ_KEY": "u"})
-        (first,) = await it.everything("t")
+        (first,) = await it.visible_messages("t")
         assert (await it.send_back(first)).code == ResponseCode.SUCCESS
         it.advance(9_000)
-        await it.nothing_more("%RETRY%g", 0, 1)
+        await it.count_stays("%RETRY%g", 0, 1)
         it.advance(1_000)
         (second,) = await it.arrived("%RETRY%g", 1, 1)
         assert second.reconsume_count == 1
@@ -422,11 +424,11 @@ async def test_a_message_is_retried_with_rising_times_and_then_dead(tmp_path: Pa
         assert it.broker.stats.sent_back["t", "g"] == 3
 
 
-async def test_a_consumer_chooses_the_level_or_gives_up(tmp_path: Path) -> None:
+async def test_consumer_chooses_the_delay_level_or_the_dead_letter_queue(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group()
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         await it.send_back(message, delayLevel="1")
         it.advance(1_000)
         await it.arrived("%RETRY%g", 1, 1)
@@ -434,11 +436,11 @@ async def test_a_consumer_chooses_the_level_or_gives_up(tmp_path: Path) -> None:
         assert len(await it.arrived("%DLQ%g", 1, 1)) == 1
 
 
-async def test_the_consumers_own_limit_beats_the_groups(tmp_path: Path) -> None:
+async def test_retry_limit_of_the_consumer_takes_precedence_over_the_group(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group(retryMaxTimes=16)
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         await it.send_back(message, maxReconsumeTimes="0")
         assert len(await it.arrived("%DLQ%g", 1, 1)) == 1
 
@@ -447,7 +449,7 @@ async def test_a_group_without_retry_queues_has_no_retries(tmp_path: Path) -> No
     async with running(tmp_path) as it:
         await it.group(retryQueueNums=0)
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         before = dict(it.broker.topics.topics)
         assert (await it.send_back(message)).code == ResponseCode.SUCCESS
         assert it.broker.topics.topics == before
@@ -464,18 +466,18 @@ async def test_a_group_without_retry_queues_has_no_retries(tmp_path: Path) -> No
         ({"type": "CUSTOMIZED"}, [10_000, 30_000, 30_000]),
     ],
 )  # fmt: skip
-async def test_the_retry_policy_of_a_group_is_kept_to(
+async def test_retry_policy_of_a_group_is_applied(
     tmp_path: Path, policy: dict[str, object], delays_ms: list[int]
 ) -> None:
     async with running(tmp_path) as it:
         await it.group(groupRetryPolicy=policy)
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         for times, delay_ms in enumerate(delays_ms):
             sent_ms = it.now_ms()
             await it.send_back(message)
             it.advance(delay_ms - 700)
-            await it.nothing_more("%RETRY%g", times, 1)
+            await it.count_stays("%RETRY%g", times, 1)
             it.advance(700)
             message = (await it.arrived("%RETRY%g", times + 1, 1))[times]
             assert message.store_time_ms >= sent_ms + delay_ms
@@ -498,7 +500,7 @@ async def test_a_client_may_send_the_retry_itself(tmp_path: Path) -> None:
         assert it.broker.stats.dead["t", "g"] == 2
 
 
-async def test_a_message_that_an_orderly_consumer_gives_up_is_dead(tmp_path: Path) -> None:
+async def test_message_that_an_orderly_consumer_gives_up_is_dead_lettered(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group()
         body = QueueLockBody(
@@ -511,7 +513,7 @@ async def test_a_message_that_an_orderly_consumer_gives_up_is_dead(tmp_path: Pat
         assert len(await it.arrived("%DLQ%g", 1, 1)) == 1
 
 
-async def test_a_message_that_waits_cannot_be_sent_back(tmp_path: Path) -> None:
+async def test_pending_delayed_message_cannot_be_sent_back(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         await it.group()
         sent = await it.peer.send("t", b"x", props={"DELAY": "4"})
@@ -522,8 +524,8 @@ async def test_a_message_that_waits_cannot_be_sent_back(tmp_path: Path) -> None:
         assert "not delivered yet" in (answer.remark or "")
 
 
-async def test_a_storm_of_retries_beside_sends_is_taken_whole(tmp_path: Path) -> None:
-    """From several connections, with some among them that are refused."""
+async def test_concurrent_retries_and_sends_are_all_stored(tmp_path: Path) -> None:
+    """From several connections, some of them refused."""
     async with (
         running(tmp_path) as it,
         peer_of(it.broker.address) as second,
@@ -531,7 +533,7 @@ async def test_a_storm_of_retries_beside_sends_is_taken_whole(tmp_path: Path) ->
     ):
         await it.group(retryMaxTimes=3)
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         fields = {"group": "g", "delayLevel": "1"}
         good = fields | {"offset": str(message.log_offset)}
         dead = good | {"delayLevel": "-1"}
@@ -549,24 +551,24 @@ async def test_a_storm_of_retries_beside_sends_is_taken_whole(tmp_path: Path) ->
             sent_count += 1
         for task in storm:
             assert await task == ([ResponseCode.SUCCESS] * 4 + [ResponseCode.SYSTEM_ERROR]) * 40
-        assert len(await it.everything("t")) == 1 + sent_count
+        assert len(await it.visible_messages("t")) == 1 + sent_count
         it.advance(1_000)
         await it.arrived("%RETRY%g", 360, 1)
         await it.arrived("%DLQ%g", 120, 1)
         assert it.broker.stats.sent_back["t", "g"] == 480
 
 
-async def test_more_retries_than_may_wait_are_told_to_come_again(
+async def test_retries_above_the_limit_are_refused_as_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.handlers.send_back._WAITING_MAX", 0)
-    # Each turn lets one through, and whoever comes in the same turn would have to wait.
+    # Each loop iteration serves one, and others of that iteration would have to wait.
     monkeypatch.setattr("tianzhou.remoting.scheduler.SLICE_S", -1.0)
     monkeypatch.setattr("tianzhou.remoting.scheduler.SHARED_SLICE_S", -1.0)
     async with running(tmp_path) as it:
         await it.group()
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         assert (await it.send_back(message)).code == ResponseCode.SUCCESS
         answers = await asyncio.gather(*(it.send_back(message) for _ in range(20)))
         busy = [answer for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY]
@@ -576,14 +578,14 @@ async def test_more_retries_than_may_wait_are_told_to_come_again(
         assert it.broker.stats.sent_back["t", "g"] == done_count
 
 
-async def test_a_broker_that_stops_answers_retries_that_wait(
+async def test_stop_answers_pending_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tianzhou.remoting.scheduler.SLICE_S", -1.0)
     async with running(tmp_path, shutdownWaitTimeSeconds=30) as it:
         await it.group()
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         assert (await it.send_back(message)).code == ResponseCode.SUCCESS
         asked = [asyncio.create_task(it.send_back(message)) for _ in range(50)]
         sent_back = it.broker.stats.sent_back
@@ -599,7 +601,7 @@ async def test_a_retry_topic_without_write_permission_refuses(tmp_path: Path) ->
     async with running(tmp_path) as it:
         await it.group()
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         await it.send_back(message)
         fields = {
             "topic": "%RETRY%g", "defaultTopic": "TBW102", "readQueueNums": "1",
@@ -609,18 +611,18 @@ async def test_a_retry_topic_without_write_permission_refuses(tmp_path: Path) ->
         assert (await it.send_back(message)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_with_sync_flush_what_is_sent_back_is_on_disk(tmp_path: Path) -> None:
+async def test_with_sync_flush_retries_are_on_disk_before_the_response(tmp_path: Path) -> None:
     async with running(tmp_path, flushDiskType="SYNC_FLUSH") as it:
         await it.group()
         await it.peer.send("t", b"x")
-        (message,) = await it.everything("t")
+        (message,) = await it.visible_messages("t")
         assert (await it.send_back(message, delayLevel="-1")).code == ResponseCode.SUCCESS
         store = it.broker.store
         assert store is not None
         assert store.flushed_log_offset == store.end_log_offset
 
 
-async def test_an_index_that_fails_does_not_keep_the_broker_from_stopping(
+async def test_failing_index_does_not_prevent_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: TimerIndex) -> None:

@@ -1,9 +1,9 @@
 """Transactions interrupted by `kill -9` between any two of their steps.
 
-Each row is a way that a transaction can go. It is run once without a kill, to see its steps, and
-then once for each of them. After the restart a producer answers what it is asked, as it would have
-the first time: what was committed is delivered, at least once; what was rolled back is not; and no
-half is visible in any case. Steps are records in the log and saves of how far all is settled.
+Each row is a scenario. It runs once without a kill, to record its steps, and then once for each of
+them. After the restart a producer responds to checks as it would have before: committed messages
+are delivered at least once, rolled back ones are not, and no half is ever visible. Steps are
+records in the log and saves of the progress of the checks.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ from tianzhou.remoting.connection import Connection
 
 END = "append RMQ_SYS_TRANS_OP_HALF_TOPIC"
 PROGRESS = "save consumerOffset.json"
-"""How far all halves are settled; nothing else changes this table here."""
+"""The progress of the checks; nothing else changes this table here."""
 STEPS = f"^append|^{PROGRESS}"
 NEVER_GIVEN_UP = 100_000
-"""Checks without an answer: the producer may be slow, and checks are quick."""
+"""Checks without a response: the producer may be slow, and checks are frequent."""
 QUICK: dict[str, object] = {
     "transactionTimeOut": 1, "transactionCheckInterval": 40, "transactionCheckMax": NEVER_GIVEN_UP,
     "flushConsumerOffsetInterval": 50, "flushIntervalCommitLog": 20,
@@ -59,7 +59,7 @@ QUICK: dict[str, object] = {
 }  # fmt: skip
 OF_SCENARIO: dict[str, dict[str, object]] = {
     "end_at_once": {"transactionCheckInterval": 600_000},
-    # Longer than an answer takes, so that a run has few steps.
+    # Longer than a response takes, so that a run has few steps.
     "end_by_checks": {"transactionCheckInterval": 400},
     "leave_open": {"transactionCheckMax": 1},
 }
@@ -69,7 +69,7 @@ FIRST = b"first"
 
 @dataclass
 class Producer:
-    """Sends halves, and knows how each of its transactions went."""
+    """Sends halves, and knows the result of each of its transactions."""
 
     peer: Peer
     fates: dict[bytes, int] = field(default_factory=dict[bytes, int])
@@ -116,7 +116,7 @@ async def end_by_checks(producer: Producer, child: Child) -> None:
 
 
 async def leave_open(producer: Producer, child: Child) -> None:
-    """Nobody ever answers, so it is given up."""
+    """No check gets a response, so the half is discarded."""
     await producer.send(b"open", UNKNOWN)
     await see(child, f"append {CHECK_MAX_TOPIC}")
     await see(child, END, 2)
@@ -130,7 +130,7 @@ async def see(child: Child, step: str, count: int = 1) -> None:
 
 
 async def see_progress(child: Child) -> None:
-    """Wait until something of what has ended is saved as settled."""
+    """Wait until the progress of ended halves is saved."""
     await eventually(
         lambda: PROGRESS in after_last_end(child.steps()) or child.process.returncode is not None,
         PROGRESS,
@@ -167,7 +167,7 @@ async def play(
             await producer.peer.heartbeat("p1", producer="producers")
             await producer.peer.send("Orders", FIRST, timeout_ms=60_000)
             await scenario(producer, child)
-            # A step that this run did not come to is as good as a kill after its last one.
+            # A step that this run did not reach equals a kill after its last one.
         except RemotingError:
             assert kill_at, "only a kill cuts connections"
             await child.died()
@@ -176,10 +176,10 @@ async def play(
         return producer, child.steps()
 
 
-async def look(
+async def messages_after_restart(
     producer: Producer, store: Path, committed: set[bytes], given_up: set[bytes], *, pure: bool
 ) -> dict[str, list[bytes]]:
-    """Restart, let the producer answer checks until nothing is open; what consumers see then."""
+    """Restart, respond to checks until no half is open; returns what consumers see then."""
     port = free_port()
     async with peer_of(f"{LOOPBACK}:{port}") as reader:
         again, client = await connected(port)
@@ -222,12 +222,14 @@ async def test_killed_between_any_two_steps(tmp_path: Path, codec: str, scenario
     assert step_count >= 5, steps
     await at_each_step(
         range(2, step_count + 1),
-        lambda kill_at: kill_and_look(scenario, tmp_path / f"killed-{kill_at}", kill_at, pure=pure),
+        lambda kill_at: kill_and_check(
+            scenario, tmp_path / f"killed-{kill_at}", kill_at, pure=pure
+        ),
     )
 
 
 async def at_each_step(numbers: range, killed: Callable[[int], Awaitable[None]]) -> None:
-    """Have it killed with each of these steps, two at a time."""
+    """Run with a kill at each of these steps, two at a time."""
     two_at_a_time = asyncio.Semaphore(2)
 
     async def one(kill_at: int) -> None:
@@ -239,31 +241,31 @@ async def at_each_step(numbers: range, killed: Callable[[int], Awaitable[None]])
             group.create_task(one(kill_at))
 
 
-async def kill_and_look(scenario: Scenario, store: Path, kill_at: int, *, pure: bool) -> None:
+async def kill_and_check(scenario: Scenario, store: Path, kill_at: int, *, pure: bool) -> None:
     producer, steps = await play(scenario, store, kill_at, pure=pure)
     committed = {body for body in producer.acknowledged if producer.fates[body] == COMMIT}
     given_up = {body for body in producer.acknowledged if producer.fates[body] == UNKNOWN}
-    found = await look(producer, store, committed, given_up, pure=pure)
+    found = await messages_after_restart(producer, store, committed, given_up, pure=pure)
     where = f"killed after step {kill_at}, {steps[-1]}: {found}"
     assert set(found["Orders"]) <= {FIRST, b"committed"}, where
     assert set(found[CHECK_MAX_TOPIC]) <= {b"open"}, where
 
 
-async def test_the_seam_kills_where_it_says(tmp_path: Path) -> None:
+async def test_process_is_killed_at_the_given_step(tmp_path: Path) -> None:
     _, steps = await play(end_at_once, tmp_path / "store", 5)
-    kept = [step for step in steps if step.startswith("append")]
+    appends = [step for step in steps if step.startswith("append")]
     half = "append RMQ_SYS_TRANS_HALF_TOPIC"
-    assert kept == ["append Orders", half, half, END, "append Orders"]
+    assert appends == ["append Orders", half, half, END, "append Orders"]
 
 
 # -- a topic that nobody knows yet -----------------------------------------------------------------
 
 NEW = "Fresh"
-"""A topic that its first half makes."""
+"""A topic that its first half creates."""
 STEPS_OF_NEW = "^append|topics"
 
 
-async def walk_on(store: Path, kill_at: int) -> list[str]:
+async def run_until_kill(store: Path, kill_at: int) -> list[str]:
     """Start a broker with a half of a forgotten topic, whose producer commits it when asked.
 
     Returns the steps to where it died, or to where a consumer had the message.
@@ -291,7 +293,7 @@ async def walk_on(store: Path, kill_at: int) -> list[str]:
         return [each for each in child.steps() if re.search(STEPS_OF_NEW, each)]
 
 
-async def test_a_half_outlives_the_topic_that_it_made(tmp_path: Path) -> None:
+async def test_half_outlives_the_topic_that_it_created(tmp_path: Path) -> None:
     """The broker dies before the topic is saved, and again between any two steps after that."""
     only_half = tmp_path / "half"
     port = free_port()
@@ -304,15 +306,15 @@ async def test_a_half_outlives_the_topic_that_it_made(tmp_path: Path) -> None:
         assert "save topics.json" not in child.steps()
     await client.close()
     shutil.copytree(only_half, tmp_path / "whole")
-    steps = await walk_on(tmp_path / "whole", 0)
+    steps = await run_until_kill(tmp_path / "whole", 0)
     assert steps.index("save topics.json") < steps.index(f"append {NEW}"), steps
     assert END in steps[steps.index(f"append {NEW}") :], steps
 
     async def killed(kill_at: int) -> None:
         store = tmp_path / f"killed-{kill_at}"
         shutil.copytree(only_half, store)
-        await walk_on(store, kill_at)
-        await walk_on(store, 0)
+        await run_until_kill(store, kill_at)
+        await run_until_kill(store, 0)
 
     await at_each_step(range(1, len(steps) + 1), killed)
 
@@ -330,14 +332,14 @@ async def given_up_half(store: Path) -> str:
             await producer.peer.heartbeat("p1", producer="producers")
             await producer.peer.send("Orders", FIRST, timeout_ms=60_000)
             await leave_open(producer, child)
-            (kept,) = messages_in(await producer.peer.pull("g", CHECK_MAX_TOPIC, 0, 0))
+            (discarded,) = messages_in(await producer.peer.pull("g", CHECK_MAX_TOPIC, 0, 0))
         finally:
             await client.close()
-    return encode_offset_id(kept.store_host, kept.log_offset)
+    return encode_offset_id(discarded.store_host, discarded.log_offset)
 
 
 async def resume(store: Path, msg_id: str, kill_at: int, *, is_resumed: bool) -> tuple[bool, int]:
-    """Have a half resumed, whose producer commits it when asked, until a consumer has it.
+    """Resume a half, whose producer commits it at a check, until a consumer has it.
 
     Returns whether the resumption was answered, in this run or before, and the number of steps.
     """
@@ -368,7 +370,7 @@ async def resume(store: Path, msg_id: str, kill_at: int, *, is_resumed: bool) ->
         return is_resumed, sum(re.search(STEPS, step) is not None for step in child.steps())
 
 
-async def test_a_half_that_is_resumed_is_not_lost_again(tmp_path: Path) -> None:
+async def test_resumed_half_is_not_lost(tmp_path: Path) -> None:
     given_up = tmp_path / "given-up"
     msg_id = await given_up_half(given_up)
     shutil.copytree(given_up, tmp_path / "whole")
@@ -379,7 +381,7 @@ async def test_a_half_that_is_resumed_is_not_lost_again(tmp_path: Path) -> None:
         store = tmp_path / f"killed-{kill_at}"
         shutil.copytree(given_up, store)
         is_resumed, _ = await resume(store, msg_id, kill_at, is_resumed=False)
-        # Whoever got no answer asks again.
+        # A request without a response is repeated.
         await resume(store, msg_id, 0, is_resumed=is_resumed)
 
     await at_each_step(range(1, step_count + 1), killed)

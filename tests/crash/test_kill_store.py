@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment has lost nothing that it acknowledged."""
+"""A writer killed at any moment loses nothing that it acknowledged."""
 
 import os
 import random
@@ -27,13 +27,13 @@ Promised = dict[tuple[str, int, int], tuple[bytes, int]]
 
 
 class Writers:
-    """The server of writers."""
+    """Starts and kills writers."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def kill_one(self, root: Path, kind: Kind, seed: int) -> Promised:
-        """Lets a writer write, kills it after some lines, and gives what it acknowledged."""
+        """Start a writer, kill it after some lines; returns what it acknowledged."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         wanted = random.Random(seed).choice((0, 1, 5, 20, 60, 200))
@@ -42,7 +42,7 @@ class Writers:
         process_id = int(self._process.stdout.readline())
         said = [self._process.stdout.readline() for _ in range(wanted)]
         os.kill(process_id, signal.SIGKILL)
-        # What was in the pipe when it died was said before it died.
+        # What is in the pipe was written before the kill.
         said += iter(self._process.stdout.readline, store_writer.END)
         promised: Promised = {}
         for line in said:
@@ -79,14 +79,14 @@ def test_nothing_acknowledged_is_lost_by_kills(
         if kill % 3 == 0:
             continue  # The next writer recovers by itself.
         with MessageStore.open(store_writer.config(tmp_path, kind), background=False) as store:
-            found = {
+            stored = {
                 (topic, queue_id, queue_offset): value
                 for topic, queue_id in queues_of(store)
                 for queue_offset, value in read_queue(store, topic, queue_id).items()
             }
-            assert promised.items() <= found.items()
-            assert len(found) == sum(store.max_offset(*queue) for queue in queues_of(store))
-            bodies = [body for body, _ in found.values()]
+            assert promised.items() <= stored.items()
+            assert len(stored) == sum(store.max_offset(*queue) for queue in queues_of(store))
+            bodies = [body for body, _ in stored.values()]
             assert len(bodies) == len(set(bodies))
             if new:  # it had opened the store, so no recovery was interrupted
                 assert not [note for note in store.report.notes if "made again" in note]
