@@ -124,7 +124,9 @@ async def configs(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
     masters = [at for at in brokers if at.is_master]
     gathered = await gather(masters, admin.brokers.settings)
     document = {
-        "brokerConfigs": {at.name: kept_settings(each) for at, each in gathered.responses.items()},
+        "brokerConfigs": {
+            at.name: exported_settings(each) for at, each in gathered.responses.items()
+        },
         "clusterScale": {
             "namesrvSize": len(admin.namesrv.addresses),
             "masterBrokerSize": len(masters),
@@ -134,7 +136,7 @@ async def configs(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
     return Exported(document, gathered.warnings)
 
 
-def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def exported_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """The exported settings; those that a broker does not have are left out."""
     return {name: settings[name] for name in SETTINGS if name in settings}
 

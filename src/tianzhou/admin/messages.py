@@ -385,8 +385,8 @@ class Messages:
     ) -> StoredMessage:
         """By the message id of the producer or the offset id of the broker. Raises TargetError.
 
-        Both look alike. With a topic the index is queried first, then the id is taken as an offset
-        id; `broker` as in `by_offset_id`.
+        Both have the same form. With a topic the index is queried first, then the id is used as an
+        offset id; `broker` as in `by_offset_id`.
         """
         if topic is not None:
             found = await self.by_key(topic, text, unique=True, through=through)

@@ -198,13 +198,13 @@ async def dead_letters(
 
 def resendable_dead_letter(message: StoredMessage, topic: str, *, to_group: bool) -> Message:
     """A dead letter as a new message; for its own group it names the original topic."""
-    kept = {name: value for name, value in message.properties.items() if name not in _NOT_RESENT}
+    resent = {name: value for name, value in message.properties.items() if name not in _NOT_RESENT}
     origin = (
-        kept.pop(properties.RETRY_TOPIC, None)
+        resent.pop(properties.RETRY_TOPIC, None)
         or message.properties.get(properties.DLQ_ORIGIN_TOPIC)
         or message.topic
     )
     if to_group:
-        kept[properties.RETRY_TOPIC] = origin
-    kept.setdefault(properties.ORIGIN_MESSAGE_ID, id_of(message))
-    return _copy(message, topic, kept)
+        resent[properties.RETRY_TOPIC] = origin
+    resent.setdefault(properties.ORIGIN_MESSAGE_ID, id_of(message))
+    return _copy(message, topic, resent)

@@ -185,7 +185,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
 
     def on_settings(before: BrokerConfig, after: BrokerConfig) -> None:
         store.apply_config(after)
-        state.adopt(before, after)
+        state.apply_config(before, after)
 
     def on_reset(topic: str, queue_ids: Iterable[int]) -> None:
         """Have clients of the group learn the new offsets: by their next pull, and parked ones now.

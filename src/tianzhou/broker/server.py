@@ -109,7 +109,7 @@ class Broker:
         # Rules are read again only after the start, when all of these exist.
         quotas = None
         if config.quota_file is not None:
-            quotas = quota.Quotas(config.quota_file, self._steady, lambda _: adopt_quotas())
+            quotas = quota.Quotas(config.quota_file, self._steady, lambda _: apply_quotas())
         pipeline = RequestPipeline(self.settings, access, quotas)
         server = Server(
             pipeline.handle,
@@ -119,7 +119,7 @@ class Broker:
             feed=pipeline.feed,
         )
 
-        def adopt_quotas() -> None:
+        def apply_quotas() -> None:
             if quotas is not None:
                 server.set_limits(quotas.limits_by(limits))
             pipeline.forget_fast_path()

@@ -105,7 +105,7 @@ class BrokerState:
         if self._is_loaded:
             await self._saver.close()
 
-    def adopt(self, before: BrokerConfig, after: BrokerConfig) -> None:
+    def apply_config(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Apply changed settings to the topics, and have them registered again."""
         if after.auto_create_topic_enable:
             for topic in system_topics(after):

@@ -60,9 +60,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             self._check_delay()
 
     def _check_texts(self) -> None:
-        _require("topic", self.topic, str, "a text")
-        _require("tags", self.tags, str | None, "a text, one tag")
-        _require("keys", self.keys, str | tuple | list, "a text, or a list of texts")
+        _require("topic", self.topic, str, "a string")
+        _require("tags", self.tags, str | None, "a string, one tag")
+        _require("keys", self.keys, str | tuple | list, "a string, or a list of strings")
         _require("properties", self.properties, Mapping, "a mapping of texts to texts")
 
     def _check_delay(self) -> None:
@@ -124,7 +124,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 def _require(name: str, value: object, kind: Any, wanted: str) -> None:  # noqa: ANN401 - a type or a union
     if not isinstance(value, kind):
-        raise MessageRefused(f"{name} is {value!r}; it takes {wanted}")
+        raise MessageRefused(f"{name} is {value!r}; it must be {wanted}")
 
 
 class ReceivedMessage:
@@ -176,7 +176,9 @@ class ReceivedMessage:
         try:
             return self.body.decode()
         except UnicodeDecodeError as e:
-            raise BodyError(f"message {self.msg_id} of topic {self.topic}: no UTF-8: {e}") from e
+            raise BodyError(
+                f"message {self.msg_id} of topic {self.topic}: not valid UTF-8: {e}"
+            ) from e
 
     def json(self) -> Any:  # noqa: ANN401 - whatever the JSON says
         """The body decoded as JSON. Raises BodyError."""

@@ -125,7 +125,7 @@ def _check_types(settings: ClientSettings) -> None:
         value, kind = getattr(settings, field.name), field.type
         kind = int | float if kind is float else kind
         if not _fits(value, kind):
-            raise ConfigError(f"{field.name} is {value!r}; it takes {_wanted(field.name, kind)}")
+            raise ConfigError(f"{field.name} is {value!r}; it must be {_wanted(field.name, kind)}")
 
 
 def _fits(value: object, kind: object) -> bool:
@@ -139,7 +139,7 @@ def _fits(value: object, kind: object) -> bool:
 
 def _wanted(name: str, kind: object) -> str:
     if name == "namesrv":
-        return "a text such as '127.0.0.1:9876', or '' for the environment variable NAMESRV_ADDR"
+        return "a string such as '127.0.0.1:9876', or '' for the environment variable NAMESRV_ADDR"
     return _KINDS.get(kind) or getattr(kind, "__name__", None) or _union_text(str(kind))
 
 
@@ -149,7 +149,7 @@ def _union_text(text: str) -> str:
 
 
 _KINDS: dict[object, str] = {
-    str: "a text",
+    str: "a string",
     int: "a whole number",
     bool: "True or False",
     int | float: "a number",

@@ -85,12 +85,12 @@ def write_archive(
 
     `more` are additional distributions for the program; `without` are those that the machines have.
     """
-    there = {_normal(name) for name in without}
+    provided = {_normal(name) for name in without}
     wanted = [_normal(name) for name in more]
-    for name in (*there, *wanted):
+    for name in (*provided, *wanted):
         if _installed(name) is None:
             raise ConfigError(f"there is no distribution {name} in this environment")
-    held = ["tianzhou", *closure((KERNEL, *DEPENDENCIES, *wanted), but=there)]
+    held = ["tianzhou", *closure((KERNEL, *DEPENDENCIES, *wanted), but=provided)]
     path = _prepare(folder) / ARCHIVE
     with (
         path.open("wb") as raw,
@@ -102,7 +102,7 @@ def write_archive(
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-    return _package(path, held, sorted(there))
+    return _package(path, held, sorted(provided))
 
 
 def write_zip(folder: Path) -> Package:

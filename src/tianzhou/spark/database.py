@@ -97,17 +97,17 @@ def _migrate(connection: Connection, metadata: MetaData, versions: Table, versio
     if connection.dialect.name == "postgresql":
         # Two programs that start at the same time must not both create the tables.
         connection.execute(text("SELECT pg_advisory_xact_lock(7305190)"))
-    there = set(inspect(connection).get_table_names())
-    if versions.name in there:
+    table_names = set(inspect(connection).get_table_names())
+    if versions.name in table_names:
         found = connection.execute(select(versions.c.version)).scalar()
         if found is not None and found > version:
             raise ConfigError(
-                f"table {versions.name} has schema version {found}, this release knows {version}: "
-                "upgrade Tianzhou"
+                f"table {versions.name} has schema version {found}, this release supports "
+                f"{version}: upgrade Tianzhou"
             )
     metadata.create_all(connection)
     for table in metadata.tables.values():
-        if table.name in there:
+        if table.name in table_names:
             _add_columns(connection, table)
     connection.execute(versions.delete())
     connection.execute(versions.insert().values(version=version))

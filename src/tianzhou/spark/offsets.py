@@ -117,7 +117,7 @@ def report_loss(lost: Sequence[LostRange | str], *, fail: bool) -> None:
         return
     text = "; ".join(map(str, lost))
     if fail:
-        raise DataLost(f"{text}. The option failOnDataLoss=false skips what is lost")
+        raise DataLost(f"{text}. The option failOnDataLoss=false skips lost messages")
     log.warning("lost: %s", text)
 
 
@@ -236,12 +236,12 @@ def clip(
 
     The missing beginning of a queue that is not in `known` is no loss: the queue is new.
     """
-    kept: list[Range] = []
+    existing: list[Range] = []
     lost: list[LostRange] = []
     for each in ranges:
         held = bounds.get(each.queue)
         if held is None:
-            kept.append(each)  # its broker is unavailable: reading it will show
+            existing.append(each)  # its broker is unavailable: reading it will show
             continue
         first, stop = max(each.first, held.low), min(each.stop, held.high)
         if each.first < held.low and each.queue in known:
@@ -251,8 +251,8 @@ def clip(
             since = max(held.high, each.first)
             lost.append(LostRange(each.queue, since, each.stop, BEYOND_END))
         if stop > first:
-            kept.append(Range(each.queue, first, stop))
-    return kept, lost
+            existing.append(Range(each.queue, first, stop))
+    return existing, lost
 
 
 def split(

@@ -42,7 +42,7 @@ from tianzhou.protocol.filter.tags import SUBSCRIBE_ALL, parse_tags
 log = logging.getLogger(__name__)
 
 SAFE_VARIABLE = "TIANZHOU_SPARK_PUSH_DOWN"
-"""Environment variable by which the driver tells Spark's Python processes that push-down is safe.
+"""Environment variable that informs Spark's Python processes that push-down is safe.
 
 Readers are planned in such a process, which has no access to the JVM.
 """

@@ -77,7 +77,7 @@ COLUMNS = (
     Column("transactionState", _STRING, "prepared, commit or rollback; null outside transactions"),
     Column("preparedOffset", _LONG, "physical offset of the prepared message, 0 without one"),
     Column("transactionId", _STRING, "id of the transaction", (properties.TRANSACTION_ID,)),
-    Column("producerGroup", _STRING, "producer group, if kept", (properties.PRODUCER_GROUP,)),
+    Column("producerGroup", _STRING, "producer group, if stored", (properties.PRODUCER_GROUP,)),
     Column("orderKey", _STRING, "sharding key", (properties.SHARDING_KEY,)),
     Column("retryTopic", _STRING, "of a redelivery: its first topic", (properties.RETRY_TOPIC,)),
     Column(
@@ -114,7 +114,7 @@ def full_schema(options: ReadingOptions) -> str:
 def check_projection(schema: StructType, options: ReadingOptions) -> None:
     """Raises ConfigError for an unknown column or a wrong type."""
     if not schema.fields:
-        raise ConfigError("a schema names at least one column")
+        raise ConfigError("the schema must name at least one column")
     for field in schema.fields:
         kind = field.dataType
         if field.name == VALUE and options.value_format is not None:

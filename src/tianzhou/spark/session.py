@@ -235,7 +235,7 @@ def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The configuration for the garbage collector that is cheapest on few cores.
 
     Java does not start with two collectors, so a collector that the environment chooses, or may
-    choose in a configuration of its own, is kept.
+    choose in a configuration of its own, is retained.
     """
     chosen = any("GC" in environ.get(name, "") for name in _JAVA_OPTIONS)
     if chosen or any(environ.get(name) for name in _OWN_SPARK):
@@ -263,7 +263,7 @@ def unix_socket_options() -> dict[str, str]:
 def worker_python(environ: Mapping[str, str] = os.environ) -> Path:
     """The Python of workers on this machine, with the installed pyspark where that is possible.
 
-    With SPARK_HOME set, the zip belongs to another Spark installation and is kept.
+    With SPARK_HOME set, the zip belongs to another Spark installation and is retained.
     """
     python, package = Path(sys.executable), Path(pyspark.__file__)
     if environ.get("SPARK_HOME") or not package.is_file() or os.name != "posix":

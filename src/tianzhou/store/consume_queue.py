@@ -339,19 +339,19 @@ class ConsumeQueue:
         The last file stays, because it determines the next queue offset.
         """
         files = self.segments.files
-        gone = 0
-        while gone < len(files) - 1:
-            entry = self.entry(files[gone].stop // ENTRY_BYTES - 1)
+        expired = 0
+        while expired < len(files) - 1:
+            entry = self.entry(files[expired].stop // ENTRY_BYTES - 1)
             if entry is None or entry[0] >= first_log_offset:
                 break
-            gone += 1
-        if gone:
+            expired += 1
+        if expired:
             self._min = (first_log_offset, self.min_offset(first_log_offset))
-            self.segments.remove_first(gone)
+            self.segments.remove_first(expired)
             first = next(self.raw_entries(self.min_offset(first_log_offset), 1), None)
             if self.ext is not None and first is not None and is_address(first[2]):
                 self.ext.expire(first[2])
-        return gone
+        return expired
 
     def min_offset(self, first_log_offset: int) -> int:
         """Queue offset of the oldest message that is in a log with this first offset."""
@@ -461,11 +461,11 @@ def _valid_count(
                 low, block, at = middle, candidate, middle
             else:
                 high = middle - 1
-    there = min(len(block) // ENTRY_BYTES, count - at * _LOAD_COUNT)
+    entry_count = min(len(block) // ENTRY_BYTES, count - at * _LOAD_COUNT)
     low, high = 0, 1
-    while high <= there and _is_valid(block, high - 1, before_log_offset):
+    while high <= entry_count and _is_valid(block, high - 1, before_log_offset):
         low, high = high, high * 2
-    inside = range(low, min(high - 1, there))
+    inside = range(low, min(high - 1, entry_count))
     valid = low + bisect_left(
         inside, True, key=lambda n: not _is_valid(block, n, before_log_offset)
     )

@@ -35,7 +35,7 @@ _POSITION_MAX = ADDRESS_MAX - _BASE
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether an entry holds the address of a unit in place of a tags code."""
+    """Whether an entry holds the address of a unit instead of a tags code."""
     return tags_code <= ADDRESS_MAX
 
 
@@ -159,8 +159,8 @@ class QueueExt:
 
     def expire(self, first_address: int) -> None:
         """Removes files before the unit of the first remaining entry."""
-        gone = [f for f in self.segments.files[:-1] if f.stop < first_address - _BASE]
-        self.segments.remove_first(len(gone))
+        expired = [f for f in self.segments.files[:-1] if f.stop < first_address - _BASE]
+        self.segments.remove_first(len(expired))
 
     def remove(self) -> None:
         """Removes all units from the disk."""

@@ -233,7 +233,7 @@ class LogFlush:
     def _postpone(self, error: OSError) -> None:
         if self.postponed is None:
             log.warning("log: flush at %d failed and will be retried: %s", self.flushed, error)
-        self.postponed = explained(error, "put the log on the disk")
+        self.postponed = explained(error, "flush the log")
 
     def _fail(self, error: OSError) -> None:
         self.failure = StoreBroken(

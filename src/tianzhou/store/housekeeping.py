@@ -106,7 +106,7 @@ class Housekeeping:
                     next_clean = waited_ms + config.clean_resource_interval
             except StoreFull as e:
                 # Only repeatable writes raise this; the next check of the disk decides.
-                log.warning("store: %s; writing stops", e)
+                log.warning("store: %s; messages are refused", e)
                 self.refusal = e
             except (OSError, StoreError) as e:
                 if not self._is_transient(e):
@@ -163,14 +163,14 @@ class Housekeeping:
         used = self._disk.used_ratio(self.config.log_directory)
         verdict = retention.judge(self.config, used, -1)
         if verdict.refuse_writes and self.refusal is None:
-            log.warning("store: the disk is %.0f %% full, writing stops", used * 100)
+            log.warning("store: the disk is %.0f %% full, messages are refused", used * 100)
             self.refusal = StoreFull(
                 f"the disk of {self.config.log_directory} is {used:.0%} full, from "
                 f"{self.config.disk_space_warning_level_ratio}% on nothing is written; free some "
                 "space or lower fileReservedTime"
             )
         elif not verdict.refuse_writes and isinstance(self.refusal, StoreFull):
-            log.info("store: the disk is %.0f %% full, writing goes on", used * 100)
+            log.info("store: the disk is %.0f %% full, messages are accepted again", used * 100)
             self.refusal = None
         return used
 
@@ -183,7 +183,7 @@ class Housekeeping:
             verdict = retention.judge(self.config, used, hour, manual=manual)
             files = self._log.segments.files
             modified = [self._modified_ms(file.first) for file in files]
-            # A manual request goes by the wall clock; otherwise a changed clock deletes nothing.
+            # A manual request uses the wall clock; otherwise a changed clock deletes nothing.
             modified = [now_ms - age for age in self._file_ages.ages_ms(modified, by_wall=manual)]
             count = retention.expired_count(modified, now_ms, self.config, verdict)
             if count:
@@ -202,7 +202,7 @@ class Housekeeping:
             if not retention.judge(self.config, used, -1).delete_young:
                 break
             log.warning(
-                "store: the disk is %.0f %% full, so a log file goes whatever its age "
+                "store: the disk is %.0f %% full, so a log file is deleted whatever its age "
                 "(cleanFileForciblyEnable); free some space or lower fileReservedTime",
                 used * 100,
             )

@@ -120,18 +120,18 @@ class Index:
     def expire(self, first_log_offset: int) -> int:
         """Removes files whose messages are gone, except the last; returns the number of items."""
         files = self.files
-        gone = 0
-        while gone < len(files) - 1 and files[gone].end_log_offset < first_log_offset:
-            gone += 1
-        self._remove(files[:gone])
-        return sum(file.count - 1 for file in files[:gone])
+        expired = 0
+        while expired < len(files) - 1 and files[expired].end_log_offset < first_log_offset:
+            expired += 1
+        self._remove(files[:expired])
+        return sum(file.count - 1 for file in files[:expired])
 
-    def _remove(self, gone: tuple[IndexFile, ...]) -> None:
-        if not gone:
+    def _remove(self, removed: tuple[IndexFile, ...]) -> None:
+        if not removed:
             return
         with self._changing:
-            self.files = tuple(file for file in self.files if file not in gone)
-        for file in gone:
+            self.files = tuple(file for file in self.files if file not in removed)
+        for file in removed:
             file.unmap()
             self._disk.remove(file.path)
         self._disk.sync_directory(self.directory)
@@ -157,7 +157,7 @@ class Index:
         for name in names:
             file = IndexFile(self._disk, self.directory / name, self.slot_count, self.item_max)
             if not (name.isdecimal() and name.isascii()):
-                log.warning("index directory: %s is no index file, ignored", name)
+                log.warning("index directory: %s is not an index file, ignored", name)
             elif self._disk.size_bytes(file.path) != file.size_bytes:
                 size_bytes = self._disk.size_bytes(file.path)
                 complaints.append(

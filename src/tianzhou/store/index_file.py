@@ -268,7 +268,7 @@ class IndexFile:
                 view, self._items_at + number * ITEM.size
             )
             time_ms = self.begin_time_ms + seconds * 1000
-            # The time is kept in whole seconds, so the range is widened by one of them.
+            # Times are stored in whole seconds, so the range is widened by one second.
             if item == hashed and begin_ms - 1000 < time_ms <= end_ms:
                 found.append(log_offset)
             if time_ms + 1000 < begin_ms or previous >= number:
@@ -291,7 +291,7 @@ class IndexFile:
         an item is the end, as an interrupted cut leaves it.
         """
         announced, view = self.count, self.view
-        kept, last, whole = 1, -1, True
+        count, last, whole = 1, -1, True
         items = view[self._items_at + ITEM.size : self._items_at + self.item_max * ITEM.size]
         slots: dict[int, int] = {}
         for number, (hashed, log_offset, seconds, _) in enumerate(ITEM.iter_unpack(items), 1):
@@ -301,20 +301,20 @@ class IndexFile:
                 whole = counted
                 break
             slots[hashed % self.slot_count] = number
-            kept, last = number + 1, log_offset
+            count, last = number + 1, log_offset
         if not whole:
             # A message with several keys may have lost some: all of its items are removed.
-            while kept > 1 and self._item(kept - 1)[1] == last:
-                kept -= 1
-            slots = {slot: number for slot, number in slots.items() if number < kept}
-        self._retain(kept, slots)
+            while count > 1 and self._item(count - 1)[1] == last:
+                count -= 1
+            slots = {slot: number for slot, number in slots.items() if number < count}
+        self._retain(count, slots)
         return whole
 
     def _item(self, number: int) -> tuple[int, int, int, int]:
-        found: tuple[int, int, int, int] = ITEM.unpack_from(
+        item: tuple[int, int, int, int] = ITEM.unpack_from(
             self.view, self._items_at + number * ITEM.size
         )
-        return found
+        return item
 
     def _retain(self, count: int, slots: dict[int, int]) -> None:
         # The count is written first: after an interruption the header never counts more items than

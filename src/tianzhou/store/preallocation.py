@@ -67,7 +67,7 @@ class Preallocator:
     def next_file(self, first: int, reserve_bytes: int = 0) -> MappedFile:
         """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
-        Waits if the thread is creating it. Raises OSError; a created file is kept for the next
+        Waits if the thread is creating it. Raises OSError; a created file is reserved for the next
         call.
         """
         with self._change:

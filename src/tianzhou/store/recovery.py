@@ -107,7 +107,7 @@ def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -
                     progress(total, total)
                     return log_offset
                 report.note(
-                    f"the log is damaged at {log_offset} and goes on at {following}: {stop.why}"
+                    f"the log is damaged at {log_offset} and continues at {following}: {stop.why}"
                 )
                 plan.lost_count_max += (following - log_offset) // SIZE_MIN + 1
                 end = following
@@ -281,7 +281,9 @@ def _jump(report: Report, queue: ConsumeQueue, wanted: int) -> None:
     if here < wanted <= here + _GAP_MAX:
         report.note(f"{where}: messages {here} to {wanted - 1} are not in the log")
     else:
-        report.note(f"{where}: goes on at message {wanted} instead of {here}; the older are gone")
+        report.note(
+            f"{where}: continues at message {wanted} instead of {here}; older entries are removed"
+        )
         queue.remove()
     queue.skip_to(wanted)
 

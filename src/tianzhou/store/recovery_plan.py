@@ -73,7 +73,7 @@ def load_log(files: StoreFiles, report: Report) -> None:
     if len(found.sizes) > 1 and len(sizes) == 1 and 0 not in sizes and sizes != {size_bytes}:
         raise StoreCorrupt(
             f"the log files have {sizes.pop()} bytes each, not {size_bytes}; set "
-            "mappedFileSizeCommitLog to the size with which the store was made"
+            "mappedFileSizeCommitLog to the size with which the store was created"
         )
     last = max(found.sizes, default=0)
     for first, actual in sorted(found.sizes.items()):
@@ -81,12 +81,12 @@ def load_log(files: StoreFiles, report: Report) -> None:
             raise StoreCorrupt(
                 f"log file {files.segments.file_at(first).path} has {actual} bytes instead of "
                 f"{size_bytes} (mappedFileSizeCommitLog); restore it from a copy, or set the size "
-                "with which the store was made"
+                "with which the store was created"
             )
         if first % size_bytes:
             raise StoreCorrupt(
                 f"log file {files.segments.file_at(first).path} does not begin at a multiple of "
-                f"{size_bytes}; set mappedFileSizeCommitLog to the size the store was made with"
+                f"{size_bytes}; set mappedFileSizeCommitLog to the size the store was created with"
             )
     gap = found.gap(size_bytes)
     if gap is not None:
@@ -168,7 +168,7 @@ def make_plan(files: StoreFiles, report: Report, *, clean: bool, rebuild: bool) 
         counts = (files.queues.count, files.queues.entry_count)
         if counts != (own.queue_count, own.entry_count):
             complaints.append(
-                f"{counts[0]} queues with {counts[1]} entries were found, the checkpoint knows of "
+                f"{counts[0]} queues with {counts[1]} entries exist, the checkpoint counts "
                 f"{own.queue_count} with {own.entry_count}"
             )
     if log_files and (complaints or rebuild):

@@ -106,7 +106,7 @@ class FileAges:
         if abs(jump_ms := ahead_ms - self._ahead_ms) >= _JUMP_MS:
             log.warning(
                 "store: the clock was set %s by %d s; the ages of files do not change, they expire "
-                "by elapsed time (deleteExpiredCommitLog goes by the clock)",
+                "by elapsed time (deleteExpiredCommitLog uses the wall clock)",
                 "forward" if jump_ms > 0 else "back", abs(jump_ms) // 1000,
             )  # fmt: skip
         self._ahead_ms = ahead_ms

@@ -546,7 +546,7 @@ async def test_a_stream_ends_with_its_consumer() -> None:
 async def test_invalid_arguments_are_rejected() -> None:
     async with Cluster(topics={TOPIC: 1}) as cluster:
         lonely = SimpleConsumer(GROUP, namesrv=cluster.namesrv_address)
-        with pytest.raises(ConfigError, match="nothing is subscribed"):
+        with pytest.raises(ConfigError, match="no topic is subscribed"):
             await lonely.receive()
         await lonely.subscribe(TOPIC)
         with pytest.raises(ClientClosed, match="not started"):

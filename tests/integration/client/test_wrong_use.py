@@ -34,10 +34,10 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.parametrize(
     ("namesrv", "says"),
     [
-        (None, r"namesrv is None; it takes a text such as '127.0.0.1:9876'"),
-        (9876, "namesrv is 9876; it takes a text"),
-        (b"127.0.0.1:9876", "it takes a text"),
-        (["127.0.0.1:9876"], "it takes a text"),
+        (None, r"namesrv is None; it must be a string such as '127.0.0.1:9876'"),
+        (9876, "namesrv is 9876; it must be a string"),
+        (b"127.0.0.1:9876", "it must be a string"),
+        (["127.0.0.1:9876"], "it must be a string"),
         ("a:9876,b:9876", "separate them by ';'"),
         ("a:9876 b:9876", "separate them by ';'"),
         ("a:9876, b:9876", "separate them by ';'"),
@@ -66,12 +66,12 @@ async def test_no_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     ("option", "says"),
     [
         ({"send_timeout": 5}, "did you mean send_timeout_ms"),
-        ({"send_timeout_ms": "3000"}, "send_timeout_ms is '3000'; it takes a whole number"),
-        ({"retry_count": None}, "retry_count is None; it takes a whole number"),
-        ({"trace": "yes"}, "trace is 'yes'; it takes True or False"),
-        ({"linger_ms": "1"}, "linger_ms is '1'; it takes a number"),
-        ({"credentials": ("key", "secret")}, r"it takes Credentials \| None"),
-        ({"tls": True}, r"tls is True; it takes Tls \| None"),
+        ({"send_timeout_ms": "3000"}, "send_timeout_ms is '3000'; it must be a whole number"),
+        ({"retry_count": None}, "retry_count is None; it must be a whole number"),
+        ({"trace": "yes"}, "trace is 'yes'; it must be True or False"),
+        ({"linger_ms": "1"}, "linger_ms is '1'; it must be a number"),
+        ({"credentials": ("key", "secret")}, r"it must be Credentials \| None"),
+        ({"tls": True}, r"tls is True; it must be Tls \| None"),
     ],
 )
 def test_invalid_settings(option: dict[str, Any], says: str) -> None:
@@ -82,8 +82,8 @@ def test_invalid_settings(option: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "body", "options", "says"),
     [
-        (None, b"x", {}, "topic is None; it takes a text"),
-        (b"orders", b"x", {}, "topic is b'orders'; it takes a text"),
+        (None, b"x", {}, "topic is None; it must be a string"),
+        (b"orders", b"x", {}, "topic is b'orders'; it must be a string"),
         ("", b"x", {}, "the topic is empty"),
         ("my topic", b"x", {}, "only letters, digits"),
         ("orders", None, {}, "the body is empty"),
@@ -91,16 +91,16 @@ def test_invalid_settings(option: dict[str, Any], says: str) -> None:
         ("orders", {"id": 1}, {}, r"Message\.json"),
         ("orders", b"x", {"tag": "a"}, "no option tag, did you mean tags"),
         ("orders", b"x", {"colour": "a"}, "no option colour; known are tags"),
-        ("orders", b"x", {"tags": ["a"]}, "tags is .*; it takes a text"),
-        ("orders", b"x", {"keys": 5}, "keys is 5; it takes a text, or a list"),
-        ("orders", b"x", {"properties": ["a"]}, "it takes a mapping"),
-        ("orders", b"x", {"delay": "5s"}, "delay is '5s'; it takes seconds"),
-        ("orders", b"x", {"delay_level": "3"}, "delay_level is '3'; it takes a number"),
-        ("orders", b"x", {"deliver_at": "noon"}, "deliver_at is 'noon'; it takes a datetime"),
+        ("orders", b"x", {"tags": ["a"]}, "tags is .*; it must be a string"),
+        ("orders", b"x", {"keys": 5}, "keys is 5; it must be a string, or a list"),
+        ("orders", b"x", {"properties": ["a"]}, "it must be a mapping"),
+        ("orders", b"x", {"delay": "5s"}, "delay is '5s'; it must be seconds"),
+        ("orders", b"x", {"delay_level": "3"}, "delay_level is '3'; it must be a number"),
+        ("orders", b"x", {"deliver_at": "noon"}, "deliver_at is 'noon'; it must be a datetime"),
         ("orders", b"x", {"deliver_at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the mistake
-        ("orders", b"x", {"timeout_ms": "500"}, "timeout_ms is '500'; it takes a number"),
+        ("orders", b"x", {"timeout_ms": "500"}, "timeout_ms is '500'; it must be a number"),
         ("orders", b"x", {"timeout_ms": -1}, "timeout_ms is -1"),
-        ("orders", b"x", {"queue": 1}, "queue is 1; it takes a Queue"),
+        ("orders", b"x", {"queue": 1}, "queue is 1; it must be a Queue"),
     ],
 )
 async def test_invalid_messages(
@@ -114,7 +114,7 @@ async def test_invalid_messages(
 @pytest.mark.parametrize(
     ("group", "says"),
     [
-        (None, "the group is None; it takes a text"),
+        (None, "the group is None; it must be a string"),
         ("", "group"),
         ("my group", "only letters, digits"),
     ],
@@ -137,7 +137,7 @@ async def started_consumer(group: str, namesrv: str) -> None:
     [
         (None, "*", "the topic is None"),
         ("my topic", "*", "only letters, digits"),
-        ("orders", ["a", "b"], r"tags is .*; it must be a text, 'a \|\| b'"),
+        ("orders", ["a", "b"], r"tags is .*; it must be a string, 'a \|\| b'"),
     ],
 )
 def test_invalid_subscriptions(topic: Any, tags: Any, says: str) -> None:  # noqa: ANN401 - those are the mistakes

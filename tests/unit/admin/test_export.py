@@ -1,6 +1,6 @@
 """Documents of `cluster export`, from plain values."""
 
-from tianzhou.admin.export import Tables, add_up, kept_settings, quota_of, summed
+from tianzhou.admin.export import Tables, add_up, exported_settings, quota_of, summed
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
 from tianzhou.protocol.bodies.topics import TopicConfig
@@ -34,7 +34,7 @@ def test_retry_and_dead_letter_topics_with_special() -> None:
 
 
 def test_only_listed_settings_are_exported() -> None:
-    assert kept_settings({"brokerName": "a", "listenPort": "1"}) == {"brokerName": "a"}
+    assert exported_settings({"brokerName": "a", "listenPort": "1"}) == {"brokerName": "a"}
 
 
 def test_figures_of_a_broker_and_their_sums() -> None:

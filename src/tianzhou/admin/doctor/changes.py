@@ -41,12 +41,12 @@ def with_unseen(before: Iterable[Finding], after: Iterable[Finding]) -> list[Fin
     if not any(each.check in _REACH and each.level is Level.ERROR for each in now):
         return now
     seen = _faults(now)
-    kept = [
+    unchecked = [
         each
         for key, each in _faults(before).items()
         if key not in seen and (each.check not in _REACH or _no_nameserver(now))
     ]
-    return now + kept
+    return now + unchecked
 
 
 def _no_nameserver(findings: Iterable[Finding]) -> bool:

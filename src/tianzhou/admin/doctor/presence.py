@@ -74,16 +74,18 @@ class Presence:
 
     def check(self, brokers: Iterable[BrokerRef], now_ms: int) -> list[Finding]:
         """Findings about missing brokers; adds the registered ones to the known ones."""
-        there = {(at.cluster, at.name, at.broker_id): at for at in brokers}
-        gone = self.missing(there.values())
+        registered = {(at.cluster, at.name, at.broker_id): at for at in brokers}
+        missing = self.missing(registered.values())
         self.known |= {
             key: KnownBroker(at.cluster, at.name, at.broker_id, at.address, now_ms)
-            for key, at in there.items()
+            for key, at in registered.items()
         }
         self._bound()
-        findings = [_gone(each) for each in gone]
-        findings += _unexpected(self.expected, list(there.values()), {each.label for each in gone})
-        if not there and not findings:
+        findings = [_missing_finding(each) for each in missing]
+        findings += _unexpected(
+            self.expected, list(registered.values()), {each.label for each in missing}
+        )
+        if not registered and not findings:
             findings.append(
                 Finding(
                     Level.ERROR, BROKERS, "cluster", "no broker is registered",
@@ -94,8 +96,8 @@ class Presence:
 
     def missing(self, brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
         """Known brokers that are not registered."""
-        there = {(at.cluster, at.name, at.broker_id) for at in brokers}
-        return [each for key, each in sorted(self.known.items()) if key not in there]
+        registered = {(at.cluster, at.name, at.broker_id) for at in brokers}
+        return [each for key, each in sorted(self.known.items()) if key not in registered]
 
     def forget(self, names: Sequence[str], brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
         """Forget missing brokers by name, label or "all"; returns them.
@@ -121,7 +123,7 @@ class Presence:
                 del self.known[old.key]
 
 
-def _gone(each: KnownBroker) -> Finding:
+def _missing_finding(each: KnownBroker) -> Finding:
     seen = datetime.fromtimestamp(each.seen_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return Finding(
         Level.ERROR,
@@ -133,10 +135,10 @@ def _gone(each: KnownBroker) -> Finding:
 
 
 def _unexpected(
-    expected: Sequence[Expected], there: Sequence[BrokerRef], reported: set[str]
+    expected: Sequence[Expected], registered: Sequence[BrokerRef], reported: set[str]
 ) -> list[Finding]:
     """Expected brokers that are not registered, without those reported as missing."""
-    labels = {at.label for at in there}
+    labels = {at.label for at in registered}
     findings = [
         Finding(
             Level.ERROR, BROKERS, each, "is expected but not registered",
@@ -146,8 +148,8 @@ def _unexpected(
         if isinstance(each, str) and each not in labels | reported
     ]  # fmt: skip
     most = max((each for each in expected if isinstance(each, int)), default=0)
-    if len(there) < most:
-        what = f"{most} expected, {len(there)} registered: {', '.join(sorted(labels)) or '-'}"
+    if len(registered) < most:
+        what = f"{most} expected, {len(registered)} registered: {', '.join(sorted(labels)) or '-'}"
         advice = "start the missing ones"
         findings.append(Finding(Level.ERROR, BROKERS, "cluster", what, advice))
     return findings

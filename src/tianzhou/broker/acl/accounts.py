@@ -56,7 +56,7 @@ class Account:
         return self._everything or self.topics.get(topic, self.default_topic)
 
     def of_named_topic(self, topic: str) -> Permission:
-        """Of a topic that the permission for topics that are not listed does not open."""
+        """The permission for a topic to which `defaultTopicPerm` does not apply."""
         return self._everything or self.topics.get(topic, Permission.DENY)
 
     def of_group(self, group: str) -> Permission:
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def _everything(self) -> Permission:
-        """All, for an administrator without permissions of its own; else nothing."""
+        """All permissions for an administrator without permissions of its own; else none."""
         if self.is_admin and not self.topics and not self.groups:
             return Permission.PUB | Permission.SUB
         return Permission.DENY

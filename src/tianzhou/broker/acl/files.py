@@ -48,8 +48,8 @@ class AclFiles:
     def load(self) -> None:
         """Read everything. Raises ConfigError; then the old rules stay.
 
-        A file of the folder may go, and its accounts with it. Without aclFile, or without any file,
-        no account could administrate any more, so that counts as a mistake.
+        A file of the folder may be deleted, which deletes its accounts. Without aclFile, or without
+        any file, no account could administrate any more, so that is an error.
         """
         paths = self.paths()
         if (self._file in self.contents and self._file not in paths) or (
@@ -59,9 +59,9 @@ class AclFiles:
                 f"{self._file} is missing: restore it, or update an account, which writes it "
                 f"again; to remove accounts remove them from the file"
             )
-        self._adopt({path: read_file(path) for path in paths})
+        self._replace_rules({path: read_file(path) for path in paths})
 
-    def _adopt(self, contents: dict[Path, FileContent]) -> None:
+    def _replace_rules(self, contents: dict[Path, FileContent]) -> None:
         self.rules = make_rules((str(path), content) for path, content in contents.items())
         self.contents = contents
 
@@ -122,15 +122,15 @@ class AclFiles:
     def _path_of(self, access_key: str) -> Path | None:
         for path, content in self.contents.items():
             if path != self._file and not path.exists():
-                continue  # it was removed, and its accounts with it
+                continue  # the file was deleted, which deletes its accounts
             if any(account.access_key == access_key for account in content.accounts or ()):
                 return path
         return None
 
     def _rewrite(self, path: Path, change: Callable[[FileContent], None]) -> None:
-        """Change one file, provided that all of them make rules then.
+        """Change one file, if all files together are valid afterwards.
 
-        A file that was deleted is written again with all that it had.
+        A file that was deleted is written again with its last content.
         """
         contents = {each: read_file(each) for each in self.paths()}
         if self._file in self.contents and self._file not in contents:
@@ -149,7 +149,7 @@ class AclFiles:
         make_rules((str(each), content_of) for each, content_of in contents.items())
         # It holds secrets: a new file is private, an existing one retains its owner and mode.
         replace_file(path, write_text(content).encode(), new_mode=PRIVATE)
-        self._adopt(contents)
+        self._replace_rules(contents)
 
 
 def _merged(known: PlainAccessConfig, given_account: PlainAccessConfig) -> PlainAccessConfig:
@@ -182,11 +182,11 @@ def _check_keys(data: object) -> None:
 
 
 _NULLS = ("", "~", "null", "Null", "NULL")
-"""What YAML has for nothing, as text: `globalWhiteRemoteAddresses:` alone is a legal line."""
+"""Null in YAML, as text: `globalWhiteRemoteAddresses:` without a value is valid."""
 
 
 def _without_nulls(data: object) -> object:
-    """The names that have a value, of the file and of each account."""
+    """The data without keys whose value is null."""
     if isinstance(data, list):
         return [_without_nulls(each) for each in cast("list[object]", data)]
     if not isinstance(data, dict):

@@ -52,12 +52,12 @@ class Kind(StrEnum):
 
     TOPIC = "topic"
     TOPIC_BY_NAME = "topic by name"
-    """The permission for topics that are not listed does not count."""
+    """Of a topic to which `defaultTopicPerm` does not apply."""
     GROUP = "group"
     RETRIES = "retries"
-    """Of the group that a retry topic names; see `rights`."""
+    """The retry topic of a group; see `rights`."""
     POP_RETRIES = "retries of a pop"
-    """What a pop may find beside its topic. The name is that of group and topic."""
+    """The retry topics that a pop also reads. The name is "group/topic"."""
     ADMINISTRATOR = "administrator"
 
 
@@ -72,7 +72,7 @@ class Need(NamedTuple):
 
 
 def topic_need(topic: str, permission: Permission) -> Need:
-    """Of a topic, or of the group that it belongs to."""
+    """The permission for a topic, or for the group whose retry or dead-letter topic it is."""
     # An account that may consume for a group may send back for it.
     if topic.startswith(RETRY_TOPIC_PREFIX):
         need = group_need(topic.removeprefix(RETRY_TOPIC_PREFIX))
@@ -105,18 +105,18 @@ class MessageTopic(NamedTuple):
 
     topic: str
     real_topic: str
-    """Of the half of a transaction, the topic that it is for; else the same."""
+    """For the half of a transaction, its real topic; else the same."""
 
 
 TopicAt = Callable[[int], MessageTopic | None]
-"""What is at a log offset; None if no message begins there."""
+"""The topic of the message at a log offset; None if no message begins there."""
 
 
 def _message_need(topic: str | None, log_offset: int, permission: Permission) -> Need:
-    """Of the topic of a message.
+    """The permission for the topic of a message.
 
-    Where there is none, a message may be stored there before a request that has to wait is handled,
-    so the request may not pass.
+    Without a message the request is refused: one may be stored there before a request that has to
+    wait is handled.
     """
     if topic is None:
         name = f"of what log offset {log_offset} will hold"
@@ -125,7 +125,7 @@ def _message_need(topic: str | None, log_offset: int, permission: Permission) ->
 
 
 def _send_back(header: send_headers.ConsumerSendMsgBackRequest, topic_at: TopicAt) -> list[Need]:
-    # Without the second, a group could read any topic by sending its messages back.
+    # Without the second permission a group could read any topic by sending its messages back.
     retries = topic_need(RETRY_TOPIC_PREFIX + header.group, SUB)
     return [retries, _read_need(header.log_offset, topic_at)]
 
@@ -192,12 +192,12 @@ def _popped(header: _Consuming) -> list[Need]:
 
 
 def _popped_from(topic: str, group: str) -> list[Need]:
-    """As for popping: what came back to a group is still a message of its topic."""
+    """As for popping: a message in a retry topic still counts as one of its original topic."""
     return [topic_need(origin_topic(group, topic), SUB), group_need(group)]
 
 
 def _progress(header: group_headers.GetConsumeStatsRequest) -> Iterable[Need]:
-    """Topics that it names may be others than those of the group."""
+    """The request may name topics that the group does not consume."""
     yield group_need(header.consumer_group)
     for topic in header.listed_topics:
         yield topic_need(topic, ANY)
@@ -210,7 +210,7 @@ def _unregister(header: client_headers.UnregisterClientRequest) -> list[Need]:
 
 
 def _heartbeat(body: HeartbeatData) -> Iterable[Need]:
-    """A producer group needs nothing: what its members are asked is checked when they are asked."""
+    """Producer groups need no permission: requests to producers are checked when they are sent."""
     for consumer in body.consumers:
         yield group_need(consumer.group_name or "")
         for subscription in consumer.subscriptions:

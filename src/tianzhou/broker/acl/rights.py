@@ -50,7 +50,7 @@ class Rights:
         if kind is Kind.POP_RETRIES:
             return self._may_pop_retries(account, name)
         if kind is Kind.TOPIC_BY_NAME or name == self._trace_topic:
-            # Every client may leave traces, whatever else it may do.
+            # Every client may write traces, whatever its other permissions are.
             return permission == PUB or bool(account.of_named_topic(name) & permission)
         return bool(account.of_topic(name) & permission)
 
@@ -65,7 +65,7 @@ class Rights:
         )
 
     def _may_pop_retries(self, account: Account, name: str) -> bool:
-        """Of a group and a topic, with a slash between them; it has both of them already."""
+        """`name` is "group/topic"; the account may consume both already."""
         group, _, topic = name.partition("/")
         if group in account.groups and topic in account.topics:
             return True
@@ -78,7 +78,7 @@ class Rights:
         return bool(account.of_group(group) & SUB) and self.has(account, topic_need(topic, SUB))
 
     def _meanings(self, name: str) -> Iterator[tuple[str, str]]:
-        """Groups and topics whose names, joined, are this one."""
+        """Pairs of group and topic whose names, joined by "_", are this name."""
         # Only the end of a long name can be a topic: trying all splits would be quadratic.
         at = name.find("_", max(len(name) - TOPIC_NAME_BYTES_MAX - 1, 0))
         while at >= 0:

@@ -48,7 +48,7 @@ def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
             yield
     if len(locked) < len(wanted):
         log.info(
-            "group %s: %s gets %d of %d queues, others hold the rest",
+            "group %s: %s locked %d of %d queues, other clients hold the rest",
             validation.shorten(group), validation.shorten(client_id), len(locked), len(wanted),
         )  # fmt: skip
     shown: list[MessageQueue] = []

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 REVIVE_TOPIC_PREFIX = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 """The name of the cluster follows."""
 REVIVE_GROUP = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
-"""The group whose offsets tell how far the revive topic is processed."""
+"""The group whose offsets are the progress in the revive topic."""
 _CHECKPOINT, _ACK, _BATCH_ACK = "ck", "ack", "bAck"
 _GRACE_MS = 3000
 """An acknowledgement is delivered when the time of its checkpoint is up, or a little later."""

@@ -1,7 +1,9 @@
 """The in-flight table of pop consumption on disk: the SQLite file `pop/inflight.sqlite`.
 
     places   id  grp  topic  queue_id  next_offset  batch      one row per group and queue
-    flying   place  queue_offset  pop_time_ms  invisible_time_ms          messages in flight
+    flying   place  queue_offset  pop_time_ms  invisible_time_ms    one row per message in flight
+
+`place` is the id of the row of `places`.
 
 A change is in the file when `write` returns, so it survives a killed broker. Commits are not
 synced: after a power cut the file may be slightly old, which redelivers some messages and loses
@@ -47,11 +49,11 @@ class PopIndex(SqliteIndex):
 
     def _read(self) -> Iterator[Change]:
         rows: dict[int, list[InFlight]] = {}
-        for place, *row in self._connection.execute(
+        for ident, *row in self._connection.execute(
             "SELECT place, queue_offset, pop_time_ms, invisible_time_ms FROM flying "
             "ORDER BY place, queue_offset"
         ):
-            rows.setdefault(place, []).append(InFlight(*row))
+            rows.setdefault(ident, []).append(InFlight(*row))
         for ident, group, topic, queue_id, next_offset, batch in self._connection.execute(
             "SELECT id, grp, topic, queue_id, next_offset, batch FROM places"
         ):
@@ -91,12 +93,12 @@ class PopIndex(SqliteIndex):
     def _write(self, change: Change) -> None:
         run, key = self._connection.execute, change.key
         ident, next_offset = self._known.get(key, (None, None))
-        if ident is not None and (change.clear or change.gone):
+        if ident is not None and (change.clear or change.remove):
             run("DELETE FROM flying WHERE place = ?", (ident,))
             run("DELETE FROM places WHERE id = ?", (ident,))
             ident = None
             del self._known[key]
-        if change.gone:
+        if change.remove:
             return
         batch = None if change.batch is None else msgspec.json.encode(change.batch)
         if ident is None:

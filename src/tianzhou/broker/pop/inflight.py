@@ -92,7 +92,7 @@ class Change(NamedTuple):
     """The state of an ordered queue; None leaves it as it is, unless `clear`."""
     clear: bool = False
     """Remove the old state of the queue first."""
-    gone: bool = False
+    remove: bool = False
     """Remove the queue."""
 
 
@@ -290,7 +290,7 @@ class PopTable:
     # -- time --------------------------------------------------------------------------------------
 
     def take_due(self, now_ms: int, count_max: int) -> list[tuple[Key, InFlight]]:
-        """Take messages that have become visible from the heap, earliest first.
+        """Remove messages that have become visible from the heap, earliest first, and return them.
 
         They stay in flight until a change drops them; `requeue` makes them due again.
         """
@@ -336,13 +336,13 @@ class PopTable:
         """Apply a change that is durable already."""
         key = change.key
         state = self._queues.get(key)
-        if state is not None and (change.clear or change.gone):
+        if state is not None and (change.clear or change.remove):
             self.in_flight_count -= len(state.in_flight)
             del self._queues[key]
             # Old entries must not match messages that are popped again.
             self._clear_stale()
             state = None
-        if change.gone:
+        if change.remove:
             return
         if state is None:
             state = self._queues[key] = _QueueState(change.next_offset)

@@ -161,7 +161,7 @@ class Pops:
             return None if seen == NOT_FOUND else seen
         if was_reset or seen != committed:
             if seen == NOT_FOUND:
-                self.apply([Change(key, 0, gone=True)])
+                self.apply([Change(key, 0, remove=True)])
                 return None
             log.info(
                 "group %s: continues at %d in topic %s queue %d, as set in the offset table",
@@ -184,7 +184,7 @@ class Pops:
         at = self._now()
         for change in changes:
             self.table.apply(change, at)
-            if not change.gone:
+            if not change.remove:
                 self._commit(change.key)
         self._update_full()
         self._is_dirty = True
@@ -254,7 +254,7 @@ class Pops:
 
     async def _revive_due(self, now_ms: int) -> bool:
         """Revive some due messages; returns whether there may be more. Raises TianzhouError."""
-        is_more = self._adopt_apache_checkpoints()
+        is_more = self._import_apache_checkpoints()
         for key in self.table.take_unblocked(now_ms):
             self._on_visible(key.topic)
         due = self.table.take_due(now_ms, _REVIVED_PER_SLICE)
@@ -283,20 +283,20 @@ class Pops:
 
     # -- checkpoints of RocketMQ -------------------------------------------------------------------
 
-    def _adopt_apache_checkpoints(self) -> bool:
-        """Adopt messages that RocketMQ delivered; returns whether there are more."""
+    def _import_apache_checkpoints(self) -> bool:
+        """Import messages that RocketMQ delivered; returns whether there are more."""
         checkpoints, is_more = self._checkpoints.poll(self._anchored())
         try:
             for checkpoint in checkpoints:
-                self._adopt(checkpoint)
+                self._import_checkpoint(checkpoint)
         except RequestError:
             self._checkpoints.start_over()
             raise
         self._checkpoints.commit()
         return is_more
 
-    def _adopt(self, checkpoint: Checkpoint) -> None:
-        """Put messages in flight that RocketMQ delivered; they are due already."""
+    def _import_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Record messages that RocketMQ delivered as in flight; they are due already."""
         key = checkpoint.popped.key
         next_offset = self.next_offset(key)
         if next_offset is None:

@@ -78,9 +78,9 @@ class FastPath:
         is_free_topic: Callable[[str], bool] = lambda _: True,
         has_waiting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_free_topic` tells whether requests for a topic may bypass the handlers.
+        """`is_free_topic` returns whether requests for a topic may bypass the handlers.
 
-        `has_waiting` tells whether others than pulls wait for messages.
+        `has_waiting` returns whether requests other than pulls wait for messages.
         """
         self._is_free_topic = is_free_topic
         self._has_waiting = has_waiting
@@ -330,10 +330,10 @@ class FastPath:
         """Whether sends to a topic can be ordinary; then the feed knows the topic."""
         if not self._is_free_topic(name):
             return False
-        topic = self._know(name)
+        topic = self._announce_topic(name)
         return topic is not None and _is_writable(name, topic)
 
-    def _know(self, name: str) -> TopicConfig | None:
+    def _announce_topic(self, name: str) -> TopicConfig | None:
         """Announce a topic to the feed; None if it does not exist."""
         topic = self._known.get(name)
         if topic is None:
@@ -360,9 +360,9 @@ class FastPath:
             return
         topic, group = granted = (header.topic, header.consumer_group)
         if self._deps.offsets.is_reset(group, topic):
-            return  # the handlers have to tell clients of the group about the reset
+            return  # the handlers have to notify clients of the group of the reset
         queue = self._deps.store.queues.get(topic, header.queue_id)
-        if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
+        if queue is None or not self._is_free_topic(topic) or self._announce_topic(topic) is None:
             return
         if header.sys_flag & HAS_SUBSCRIPTION:
             if granted not in self._inline:

@@ -1,7 +1,7 @@
 """Runs the delay levels and the timer of a broker, and saves their progress.
 
 Both deliver in slices (`remoting/scheduler.py`); a thread prefetches messages that are due
-next (`disk_prefetch`). The saved progress tells which messages need not be delivered again, so it
+next (`disk_prefetch`). The saved progress says which messages need not be delivered again, so it
 is saved only after the log is on disk up to these deliveries.
 """
 
@@ -118,7 +118,7 @@ class ScheduledMessages:
     # -- messages ----------------------------------------------------------------------------------
 
     def redirect(self, draft: Draft, props: dict[str, str]) -> Draft | None:
-        """For the writer: the draft under the topic where it scheduled, None if it need not."""
+        """A `Redirect`: the draft for the schedule or timer topic; None if it is not scheduled."""
         instead = self.delays.redirect(draft, props)
         if instead is None:
             config = self._settings.config

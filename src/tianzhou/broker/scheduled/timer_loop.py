@@ -7,7 +7,7 @@
 A delivered message is removed from the index in the commit after its append. What a killed broker
 delivered after its last commit is found in the log at the next start (`store/delivered_copies.py`).
 If the log is shorter than the index expects (a power cut), if the index is missing, or if RocketMQ
-has used the store, the index is rebuilt from the topic; `timercheck` tells what was delivered.
+has used the store, the index is rebuilt from the topic; `timercheck` says what was delivered.
 
 A message that is pending for long is stored again before its log file expires.
 """

@@ -1,1 +1,1 @@
-"""What a broker knows: topics, groups, offsets, clients, queue locks; and their files."""
+"""Tables of a broker: topics, groups, offsets, clients, queue locks; and their files."""

@@ -322,7 +322,7 @@ class ConsumerTable(_ClientTable[C]):
         return Change(group_name, () if group.is_broadcasting else tuple(group.members))
 
     def closed(self, channel: C) -> Iterator[Change[C]]:
-        """A connection has closed: remove it from its groups, one for each change taken."""
+        """A connection has closed: remove it from its groups, one per iteration step."""
         for group in sorted(self.groups_of(channel)):
             change = self.unregister(channel, group)
             if change is not None:
@@ -457,7 +457,7 @@ class ProducerTable(_ClientTable[C]):
             del self._by_client_id[client_id]
 
     def closed(self, channel: C) -> Iterator[str]:
-        """A connection has closed: remove it from its groups, one for each group taken."""
+        """A connection has closed: remove it from its groups, one per iteration step."""
         for group in sorted(self.groups_of(channel)):
             self.unregister(channel, group)
             yield group

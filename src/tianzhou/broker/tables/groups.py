@@ -116,7 +116,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         table = convert_table(content, SubscriptionGroupTable, "consumer groups")
         for name, group in table.groups.items():
             for problem in group_problems(group, group.attributes or {}):
-                log.warning("consumer group %s: %s; the value is kept", name, problem)
+                log.warning("consumer group %s: %s; the value is loaded unchanged", name, problem)
             self.groups[name] = msgspec.structs.replace(group, group_name=name)
         self.forbidden = table.forbidden or {}
         self._saves_forbidden = table.forbidden is not None

@@ -148,13 +148,13 @@ class OffsetTable:
             yield *_split_key(key), queues
 
     def copy(self, source: str, target: str, topic: str) -> None:
-        """Let a group stand where another one stands in a topic."""
+        """Copy the offsets of a group in a topic to another group."""
         queues = self.by_key.get(f"{topic}{SEPARATOR}{source}")
         if queues is not None:
             key = f"{topic}{SEPARATOR}{target}"
             self.count += len(queues) - len(self.by_key.get(key, ()))
             self.by_key[key] = dict(queues)
-            self._resets.pop(key, None)  # they were of what is no more
+            self._resets.pop(key, None)  # pending resets of the replaced offsets
             self._pulled.pop(key, None)
             self._on_change()
 

@@ -184,7 +184,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         }
         for name, topic in named.items():
             for problem in topic_problems(topic, topic.attributes or {}):
-                log.warning("topic %s: %s; the value is kept", name, problem)
+                log.warning("topic %s: %s; the value is loaded unchanged", name, problem)
         self.topics.update(named)
         self.data_version = table.data_version
         self._others = unknown_keys(content, "dataVersion", "topicConfigTable")

@@ -223,13 +223,13 @@ class CheckLoop:
 
     async def _in_steps(self, step: Callable[[Sequence[range]], bool]) -> None:
         """Call `step` until it returns False, with pauses and with its records prefetched."""
-        goes_on = True
-        while goes_on:
+        is_more = True
+        while is_more:
             runs = self._next_runs(HALVES_PER_STEP)
             if needed := self._needed(runs):
                 await asyncio.to_thread(disk_prefetch.prefetch, self._store, needed)
-            goes_on = step(runs)
-            if goes_on:
+            is_more = step(runs)
+            if is_more:
                 await asyncio.sleep(_PAUSE_S)
 
     def _needed(self, runs: Sequence[range]) -> list[QueueRange]:

@@ -121,8 +121,8 @@ async def put_account(
 
     async def put(at: BrokerRef) -> None:
         # The request always carries the administrator flag, so the current one is read first.
-        kept = admin is None and await _is_admin(session, at, account)
-        await acl.put(at, msgspec.structs.replace(wanted, admin=True) if kept else wanted)
+        was_admin = admin is None and await _is_admin(session, at, account)
+        await acl.put(at, msgspec.structs.replace(wanted, admin=True) if was_admin else wanted)
 
     await _do(session, f"put account {account}", where, put)
 

@@ -175,13 +175,13 @@ async def send(
         async with Producer("tianzhou_bench", settings=session.client_settings()) as producer:
             deadline_s = time.perf_counter() + (seconds or 0)
 
-            def goes_on() -> bool:
+            def is_running() -> bool:
                 if left is not None:
                     return next(left, None) is not None
                 return time.perf_counter() < deadline_s
 
             async def work() -> None:
-                while goes_on():
+                while is_running():
                     started_s = time.perf_counter()
                     try:
                         await producer.send(topic, body, tags=tag)
@@ -225,8 +225,8 @@ async def receive(
         raise TargetError(f"topic {topic} has no queue to read")
     ends = [await offsets.end(at.broker, topic, at.queue_id) for at in queues]
     begins = [await offsets.begin(at.broker, topic, at.queue_id) for at in queues]
-    there = sum(ends) - sum(begins)
-    total = count if live else min(count or there, there)
+    stored_count = sum(ends) - sum(begins)
+    total = count if live else min(count or stored_count, stored_count)
     with _bar(session) as bar:
         meter = Meter(bar, "receiving", total)
         full = asyncio.Event()

@@ -1,4 +1,4 @@
-"""`tianzhou context`: named clusters, used in place of nameserver addresses."""
+"""`tianzhou context`: named clusters, used instead of nameserver addresses."""
 
 import json
 from collections.abc import Callable

@@ -118,9 +118,9 @@ async def resend(
     with Progress(console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
         task = bar.add_task("sending", total=len(found))
         for number, (_, message) in enumerate(found):
-            fresh = resendable_dead_letter(message, goal, to_group=to_topic is None)
+            copy = resendable_dead_letter(message, goal, to_group=to_topic is None)
             try:
-                sent = await session.admin.messages.send(fresh, queue=queues[number % len(queues)])
+                sent = await session.admin.messages.send(copy, queue=queues[number % len(queues)])
                 done.append({"id": id_of(message), "sent_as": sent.message_id})
             except TianzhouError as e:
                 failures.append(f"{id_of(message)}: {e}")

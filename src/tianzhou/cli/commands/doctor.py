@@ -88,8 +88,8 @@ async def doctor(
     """
     history = BrokerHistory(session, expect)
     if forget:
-        for gone in history.presence.forget(forget, await registered_brokers(session.admin)):
-            session.print(f"{gone.label} ({gone.address}) forgotten")
+        for broker in history.presence.forget(forget, await registered_brokers(session.admin)):
+            session.print(f"{broker.label} ({broker.address}) forgotten")
     findings = await examine(session.admin, history.presence, wait_s=wait_s)
     history.save()
     lines = KeyValues(map(_line, findings))

@@ -327,10 +327,10 @@ async def delete_group(
     """Delete a group, its retry topic and its dead letters."""
     groups = session.admin.groups
     tables = await gather(await where.masters(session), groups.all_configs)
-    there = [at for at, configs in tables.responses.items() if group in configs]
-    if not there:
+    existing = [at for at, configs in tables.responses.items() if group in configs]
+    if not existing:
         raise TargetError(f"there is no group {group!r}; see `tianzhou group list`")
-    online = await gather(there, lambda at: groups.connection(at, group))
+    online = await gather(existing, lambda at: groups.connection(at, group))
     members = {
         connection.client_id
         for clients in online.responses.values()
@@ -338,10 +338,10 @@ async def delete_group(
         for connection in clients.connections
     }
     online_text = f" ({plural(len(members), 'member')} online)" if members else ""
-    names = ", ".join(at.name for at in there)
+    names = ", ".join(at.name for at in existing)
     if not session.confirm(f"delete group {group} and its dead letters on {names}{online_text}"):
         return
-    done = await groups.delete(group, there, offsets_too=not keep_offsets)
+    done = await groups.delete(group, existing, offsets_too=not keep_offsets)
     report_done(session, f"group {group}: deleted", done)
 
 

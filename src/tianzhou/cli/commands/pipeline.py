@@ -106,7 +106,7 @@ async def run(
         pairs["database"] = database
     runner.check(name, pairs)
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         session.err.print(Text(f"{name}: {line}", style="dim"), soft_wrap=True)
 
     _show_notices()
@@ -114,14 +114,14 @@ async def run(
 
     def end() -> None:
         if not stop.is_set():
-            tell("stopping")
+            show("stopping")
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(RuntimeError, ValueError):  # signals can only be handled in the main thread
             asyncio.get_running_loop().add_signal_handler(number, end)
     work = asyncio.ensure_future(
-        asyncio.to_thread(runner.run, name, pairs, on_progress=tell, stop=stop)
+        asyncio.to_thread(runner.run, name, pairs, on_progress=show, stop=stop)
     )
     try:
         outcome = await asyncio.shield(work)

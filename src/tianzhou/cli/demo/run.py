@@ -77,7 +77,7 @@ class Demo:
             await self._show_plot()
             await self._show_spark(since_ms)
             self._show_next()
-            await self._go_on(producer)
+            await self._send_until_cancelled(producer)
 
     async def _prepare(self) -> None:
         """Create the topic and print its route."""
@@ -184,7 +184,7 @@ class Demo:
                     self._news.clear()
                     await self._news.wait()
 
-    async def _go_on(self, producer: Producer) -> None:
+    async def _send_until_cancelled(self, producer: Producer) -> None:
         """Keep sending, so that commands have something to show."""
         number = 0
         while True:

@@ -1,6 +1,6 @@
 """The commands of RocketMQ with its options: mqnamesrv, mqbroker, mqadmin, mqshutdown.
 
-Scripts written for RocketMQ keep working. Imports are kept few, so that servers start fast.
+Scripts written for RocketMQ keep working. Few modules are imported, so that servers start fast.
 """
 
 import sys

@@ -11,7 +11,7 @@ from tianzhou.cli.mqadmin import translate
 from tianzhou.cli.mqadmin.translate import Build
 
 _FIXED = re.compile(r"(?<!\S)-?-?[a-z][a-z-]*(?!\S)")
-"""Words of a template that are always there."""
+"""The words of a template that do not depend on options."""
 
 
 @dataclass(frozen=True, slots=True)

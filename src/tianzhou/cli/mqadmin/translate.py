@@ -188,7 +188,7 @@ def ha(o: GivenOptions) -> list[str]:
 
 
 def latency(o: GivenOptions) -> list[str]:
-    # As with the original: only a line for a log names the room.
+    # As with the original: only log lines (-p) contain the machine room (-m).
     room = "--room?m" if o.is_true("p") else "!m"
     return o.expand(
         f"cluster latency --count?a --size?s --cluster?c --every?i:10 --lines/?p {room}"

@@ -209,14 +209,14 @@ def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count:
 
 def worker_command(arguments: Sequence[str], settings: Sequence[Given]) -> list[str]:
     """The command line of one worker: the parent's without --workers, and its own settings last."""
-    kept: list[str] = []
+    passed: list[str] = []
     skip_next = False
     for argument in arguments:
         if not skip_next and argument.partition("=")[0] != "--workers":
-            kept.append(argument)
+            passed.append(argument)
         skip_next = argument == "--workers"
     pairs = [part for given in settings for part in ("--set", f"{given.key}={given.text}")]
-    return [sys.executable, "-m", "tianzhou.cli.serve.broker", "--as-worker", *kept, *pairs]
+    return [sys.executable, "-m", "tianzhou.cli.serve.broker", "--as-worker", *passed, *pairs]
 
 
 if __name__ == "__main__":

@@ -77,10 +77,10 @@ class SettingsKind(Generic[C]):
             raise ConfigError(f"--remove-attribute: a new {self.noun} has no attributes yet")
         brokers = await where.masters(session)
         tables = await gather(brokers, requests.all_configs)
-        there = [at.name for at, table in tables.responses.items() if name in table]
-        if there:
+        existing = [at.name for at, table in tables.responses.items() if name in table]
+        if existing:
             raise TargetError(
-                f"{self.noun} {name} already exists on {', '.join(there)}; "
+                f"{self.noun} {name} already exists on {', '.join(existing)}; "
                 f"change it with `tianzhou {self.noun} update {name}`"
             )
         done = await gather(brokers, lambda at: requests.put(at, wanted))

@@ -123,7 +123,7 @@ class Options:
     """Print each refresh below the last one instead of redrawing the screen."""
 
     @property
-    def goes_on(self) -> bool:
+    def is_refreshing(self) -> bool:
         """Whether the result is refreshed until Ctrl-C."""
         return self.watch or self.once is False
 
@@ -138,11 +138,11 @@ class Session:
         self.admin = admin
         self.out = console()
         self.err = console(stderr=True)
-        self._kept: dict[type, object] = {}
+        self._states: dict[type, object] = {}
 
     def state_of(self, kind: type[T]) -> T:
         """State that a refreshing command keeps between refreshes; created by `kind()`."""
-        return cast("T", self._kept.setdefault(kind, kind()))
+        return cast("T", self._states.setdefault(kind, kind()))
 
     @property
     def now_ms(self) -> int:
@@ -319,7 +319,7 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
-        return OK if options.goes_on or endless else FAILED
+        return OK if options.is_refreshing or endless else FAILED
 
 
 async def _run(
@@ -328,7 +328,7 @@ async def _run(
     target = resolve(options.namesrv, options.context, os.environ, load_contexts(contexts_path()))
     async with open_admin(target, options) as admin:
         session = Session(command, options, admin, target)
-        if options.goes_on:
+        if options.is_refreshing:
             return await _watch(session, action)
         return print_result(session, await action(session))
 

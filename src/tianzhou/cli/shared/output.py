@@ -46,7 +46,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def bar_width(screen: Console) -> int:
-    """Width of a progress bar that leaves room for the figures beside it."""
+    """Width of a progress bar, less the space for the figures beside it."""
     return max(min(screen.width - 50, 40), 5)
 
 

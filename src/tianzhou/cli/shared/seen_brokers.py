@@ -4,8 +4,8 @@
     {"namesrv": "127.0.0.1:9876", "brokers": [{"cluster": "c", "name": "broker-a", ...}]}
 
 One file per list of nameservers, in the folder `seen` beside the contexts, replaced atomically. At
-most `FILES_MAX` are kept; the least recently used are deleted first. A file that cannot be read or
-written is a warning; the command goes on.
+most `FILES_MAX` are retained; the least recently used are deleted first. A file that cannot be read
+or written is a warning; the command continues.
 """
 
 import hashlib

@@ -83,8 +83,8 @@ class Nameservers:
             )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
             raise RouteNotFound(
-                f"topic {topic}: no nameserver of {self} knows it; create it, or allow brokers to "
-                "(autoCreateTopicEnable)"
+                f"topic {topic}: no nameserver of {self} has its route; create it, or allow "
+                "brokers to (autoCreateTopicEnable)"
             )
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer, f"topic {topic}: the nameserver refuses its route")
@@ -97,8 +97,8 @@ class Nameservers:
         except RouteNotFound:
             await self._check_brokers(topic)
             raise RouteNotFound(
-                f"topic {topic}: no nameserver of {self} knows it, and no broker creates topics "
-                f"from {template}; create the topic, or set autoCreateTopicEnable"
+                f"topic {topic}: no nameserver of {self} has its route, and no broker creates "
+                f"topics from {template}; create the topic, or set autoCreateTopicEnable"
             ) from None
 
     async def _check_brokers(self, topic: str) -> None:

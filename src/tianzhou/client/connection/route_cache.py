@@ -1,7 +1,7 @@
 """The routes of a hub: cached, fetched from the nameservers, refreshed on request.
 
 Callers that need the same route at the same time share one request. The broker addresses of all
-cached routes are kept by broker name. Topic names are those on the wire, with their namespace.
+cached routes are stored by broker name. Topic names are those on the wire, with their namespace.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class RouteCache:
                 raise BrokersUnavailable(
                     f"topic {topic}: the master of its broker is not registered"
                 )
-            raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
+            raise RouteNotFound(f"topic {topic}: no broker permits writing to it")
         return route
 
     async def refresh(self, topics: Iterable[str]) -> list[TianzhouError]:

@@ -19,7 +19,7 @@ def acquire(settings: ClientSettings, consumer_group: str | None = None) -> Hub:
     """The hub of the running event loop for these settings; each call needs its `release`.
 
     A consumer names its group (as on the wire): two consumers of a group get different hubs, since
-    brokers tell members apart by their client ids. Raises ConfigError.
+    brokers identify members by their client ids. Raises ConfigError.
     """
     loop = asyncio.get_running_loop()
     wanted = settings.shared()
@@ -61,7 +61,7 @@ def _forget(hub: Hub) -> None:
 def _abandon() -> None:
     """Leave the hubs to the parent process.
 
-    They are kept, untouched: destroying them would remove the parent's sockets from the poll set
+    They stay referenced: destroying them would remove the parent's sockets from the poll set
     that both processes share.
     """
     _abandoned.append(_hubs.copy())

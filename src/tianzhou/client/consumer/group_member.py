@@ -283,21 +283,23 @@ class GroupMember(Membership):
     async def _adjust(self, topic: str, own: frozenset[Queue]) -> tuple[bool, bool]:
         """Release and claim queues of a topic; returns whether any changed, and all are claimed."""
         now_ms = steady_ms()
-        gone = [
+        released = [
             held
             for held in self._held.values()
             if held.queue.topic == topic and (held.queue not in own or held.state.silent(now_ms))
         ]
-        claimed = (await self._exchange(gone, own)).values()
-        changed = bool(gone) or any(claimed)
+        claimed = (await self._exchange(released, own)).values()
+        changed = bool(released) or any(claimed)
         if changed:
             count = sum(queue.topic == topic for queue in self._held)
             log.info("group %s, topic %s: %d queues assigned", self._name, topic, count)
         return changed, all(claimed)
 
-    async def _exchange(self, gone: Iterable[HeldQueue], own: Iterable[Queue]) -> dict[Queue, bool]:
+    async def _exchange(
+        self, released: Iterable[HeldQueue], own: Iterable[Queue]
+    ) -> dict[Queue, bool]:
         """Release and claim queues; returns for each new queue whether it was claimed."""
-        for held in gone:
+        for held in released:
             await self._give_up(held)
         new = [queue for queue in own if queue not in self._held]
         claimed = await asyncio.gather(*(self._claim(queue) for queue in new))

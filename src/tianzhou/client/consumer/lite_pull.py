@@ -122,8 +122,8 @@ class LitePullConsumer(GroupMember):
         await self._calls.hub.routes.refresh(self.topics())
         await self._send_heartbeat()
         async with self._rebalance_lock:
-            gone = [held for held in self._held.values() if held.queue not in wanted]
-            claimed = await self._exchange(gone, dict.fromkeys(wanted))
+            released = [held for held in self._held.values() if held.queue not in wanted]
+            claimed = await self._exchange(released, dict.fromkeys(wanted))
         for queue, is_claimed in claimed.items():
             if not is_claimed:
                 raise ConfigError(
@@ -297,7 +297,7 @@ class QueueReader(Lifetime):
     async def start(self) -> None:
         """Start; connections are opened when needed. Raises ConfigError."""
         if self._hub is not None:
-            raise ClientClosed("a reader is started once")
+            raise ClientClosed("a reader can be started only once")
         self._hub = acquire(self._settings)
         group = namespaces.wrap(self._settings.namespace, self._name)
         self._calls_or_none = BrokerCalls(self._hub, group, self._settings)

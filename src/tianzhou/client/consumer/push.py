@@ -196,7 +196,7 @@ class PushConsumer(GroupMember):
         A topic that does not exist yet is no error: it is consumed once it is created.
         """
         if not self._subscriptions:
-            raise ConfigError(f"group {self._name}: nothing is subscribed")
+            raise ConfigError(f"group {self._name}: no topic is subscribed")
         if self._settings.ordered and not self._handlers:
             raise ConfigError(f"group {self._name}: ordered messages need a handler")
         if not self._settings.broadcasting:
@@ -430,13 +430,15 @@ class PushConsumer(GroupMember):
                 state.give_back(len(messages) - same, messages[same:])
                 del messages[same:]
         outcome = await self._call(topic, messages)
-        goes_on = await orderly.apply_outcome(held, messages, outcome, self._calls, self._settings)
+        may_continue = await orderly.apply_outcome(
+            held, messages, outcome, self._calls, self._settings
+        )
         if self._held.get(held.queue) is held or held.queue in self._leaving:
             self._offsets.update(held.queue, state.progress)
-        if not goes_on:
+        if not may_continue:
             pause_ms = orderly.pause_ms(outcome.later, self._settings)
             self._later(pause_ms, (held, None))
-        return goes_on
+        return may_continue
 
     async def _can_claim(self, queue: Queue) -> bool:
         if queue in self._leaving:

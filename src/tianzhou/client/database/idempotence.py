@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 TABLE = "tianzhou_tokens"
 KEEP = timedelta(days=7)
-"""Longer than all retries of a message together, and than the log is kept."""
+"""Longer than all retries of a message together, and than the retention of the log."""
 _PURGE_EVERY_MS = 10 * 60 * 1000
 _PURGE_ROWS = 10_000
 
@@ -168,7 +168,7 @@ class OnceOptions(TypedDict, total=False):
     cache: TokenCache
     """`RecentTokens` of this process by default."""
     keep: timedelta
-    """How long tokens are kept."""
+    """How long tokens are stored."""
     clock: Clock
     """The time of rows, in ms; that of the database by default."""
 

@@ -128,8 +128,8 @@ class Outbox(sql.Table):
 
     # -- for the relay -----------------------------------------------------------------------------
 
-    def take(self, connection: sql.Connection, row_max: int, lease_ms: int) -> list[OutboxRow]:
-        """Rows to send now, leased: other relays skip them for `lease_ms`."""
+    def lease(self, connection: sql.Connection, row_max: int, lease_ms: int) -> list[OutboxRow]:
+        """Lease the rows to send now: other relays skip them for `lease_ms`."""
         # Of a shard only rows without an unsent one before them, and of those the first is enough.
         result = self.run(
             connection,
@@ -141,9 +141,9 @@ class Outbox(sql.Table):
             row_max=row_max,
         )
         rows = [_row(each) for each in result.rows]
-        lease = "UPDATE {table} SET due_ms = {now} + :lease_ms WHERE id = :row_id"
+        statement = "UPDATE {table} SET due_ms = {now} + :lease_ms WHERE id = :row_id"
         for row in rows:
-            self.run(connection, lease, lease_ms=lease_ms, row_id=row.row_id)
+            self.run(connection, statement, lease_ms=lease_ms, row_id=row.row_id)
         return rows
 
     def mark_sent(
@@ -312,7 +312,7 @@ class OutboxRelay:
 
     async def run_once(self) -> int:
         """Send one batch of due rows; returns how many there were."""
-        rows = await self._transact(self._outbox.take, self._batch, self._lease_ms)
+        rows = await self._transact(self._outbox.lease, self._batch, self._lease_ms)
         # Rows of different shards do not wait for each other.
         await asyncio.gather(*(self._send(row) for row in rows))
         return len(rows)

@@ -46,7 +46,7 @@ class Membership(Lifetime):
         self, group: str, settings: ClientSettings, start: Start, *, broadcasting: bool = False
     ) -> None:
         if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
-            raise ConfigError(f"the group is {group!r}; it takes a text, the name of the group")
+            raise ConfigError(f"the group is {group!r}; it must be a string, the name of the group")
         self._name = group
         self._own_settings = settings
         self._start_from = start
@@ -112,7 +112,7 @@ class Membership(Lifetime):
     async def start(self) -> None:
         """Join the group. Raises ConfigError, RemotingError, BrokerError; then nothing is left."""
         if self._closed or self._hub is not None:
-            raise ClientClosed(f"group {self._name}: a consumer is started once")
+            raise ClientClosed(f"group {self._name}: a consumer can be started only once")
         if not self._name:
             raise ConfigError("a consumer needs the name of its group")
         _check_name(send_request.check_group, self._name)

@@ -48,7 +48,7 @@ class Subscription:
 def by_tags(topic: str, expression: str, now_ms: int) -> Subscription:
     """A subscription by tags: `*`, or tags joined by `||`. Raises ConfigError if none is named."""
     if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
-        raise ConfigError(f"topic {topic}: tags is {expression!r}; it must be a text, 'a || b'")
+        raise ConfigError(f"topic {topic}: tags is {expression!r}; it must be a string, 'a || b'")
     parsed = parse_tags(expression)
     if not parsed.selects_all and not parsed.tags:
         raise ConfigError(f"topic {topic}: {expression!r} names no tag; * means all of them")

@@ -174,7 +174,7 @@ class SimpleConsumer(Membership):
         if invisible_ms < 1:
             raise ConfigError(f"invisible is {invisible}, at least a millisecond is needed")
         if not self._subscriptions:
-            raise ConfigError(f"group {self._name}: nothing is subscribed")
+            raise ConfigError(f"group {self._name}: no topic is subscribed")
         return PopLimits(max_count, invisible_ms)
 
     async def _receive_now(self, limits: PopLimits) -> list[PoppedMessage]:

@@ -369,7 +369,7 @@ class SendPipeline(Lifetime):
     def _limit(self, timeout_ms: int | None) -> TimeLimit:
         """The deadline of a send that begins now. Raises ConfigError for an invalid time-out."""
         if timeout_ms is not None and (not isinstance(timeout_ms, int) or timeout_ms < 0):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
-            raise ConfigError(f"timeout_ms is {timeout_ms!r}; it takes a number of milliseconds")
+            raise ConfigError(f"timeout_ms is {timeout_ms!r}; it must be a number of milliseconds")
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
 

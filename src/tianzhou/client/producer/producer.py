@@ -385,7 +385,7 @@ class Producer(SendPipeline):
     def _wire_queue(self, message: Message, queue: Queue) -> Queue:
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
             raise MessageRefused(
-                f"topic {message.topic}: queue is {queue!r}; it takes a Queue, "
+                f"topic {message.topic}: queue is {queue!r}; it must be a Queue, "
                 "and `await producer.queues(topic)` returns those of a topic"
             )
         topic = self._wire_topic(message.topic)

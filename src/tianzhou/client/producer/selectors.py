@@ -48,7 +48,7 @@ def by_machine_room(rooms: Collection[str]) -> Selector:
         near = [queue for queue in queues if _room(queue) in rooms]
         if not near:
             raise RouteNotFound(
-                f"topic {message.topic}: no queue in the rooms {', '.join(sorted(rooms))}"
+                f"topic {message.topic}: no queue in the machine rooms {', '.join(sorted(rooms))}"
             )
         return at_random(near, message)
 

@@ -158,7 +158,7 @@ class RetryingSender:
         return tuple(self._topics)
 
     def on_route(self, route: TopicRoute) -> None:
-        """See `hub.Member`. Every send looks up the route itself."""
+        """See `hub.Member`. Nothing to do: each send reads the current route."""
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
         """See `hub.Member`: a transaction check."""
@@ -284,7 +284,7 @@ class RetryingSender:
         hub, faults = self.hub, self._picker.faults
         began_s = hub.loop.time()
         address = await self._address_within(queue, began_s + timeout_ms / 1000)
-        # The look-up counts against the same time-out.
+        # Fetching the route counts against the same time-out.
         timeout_ms = max(int(timeout_ms - (hub.loop.time() - began_s) * 1000), 1)
         began_ms, failed = steady_ms(), True
         try:

@@ -115,7 +115,7 @@ def check_name_of_topic(topic: str) -> None:
 
 def _check_name(kind: str, name: str, characters_max: int) -> None:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
-        raise MessageRefused(f"the {kind} is {name!r}; it takes a text")
+        raise MessageRefused(f"the {kind} is {name!r}; it must be a string")
     if not name:
         raise MessageRefused(f"the {kind} is empty")
     if len(name) > characters_max:

@@ -51,12 +51,12 @@ class BlockingClient(Generic[C_co]):
 
     def start(self) -> None:
         """Connect and begin; see the asynchronous client."""
-        loop_thread.run(self._here().start())
+        loop_thread.run(self._local_client().start())
         self._running = True
 
     def close(self) -> None:
         """Finish and disconnect; see the asynchronous client."""
-        client = self._here()
+        client = self._local_client()
         self._running = False
         loop_thread.run(client.close())
 
@@ -72,7 +72,7 @@ class BlockingClient(Generic[C_co]):
     ) -> None:
         self.close()
 
-    def _here(self) -> C_co:
+    def _local_client(self) -> C_co:
         """The client of this process; created and started again after a fork."""
         if self._pid == os.getpid():
             return self._client
@@ -138,7 +138,7 @@ def subscribing(
             if done is not None:
                 await done
 
-        loop_thread.run(change(self._here()))  # pyright: ignore[reportPrivateUsage]
+        loop_thread.run(change(self._local_client()))  # pyright: ignore[reportPrivateUsage]
         topic = args[0] if args else kwargs["topic"]
         self._subscriptions[topic] = change  # pyright: ignore[reportPrivateUsage]
 
@@ -173,7 +173,7 @@ def in_background(
 
 def _bound(method: Callable[Concatenate[C, P], T], client: BlockingClient[C]) -> Callable[P, T]:
     """The method of a client's asynchronous client, which a subclass may have overridden."""
-    bound: Callable[P, T] = getattr(client._here(), method.__name__)  # pyright: ignore[reportPrivateUsage]
+    bound: Callable[P, T] = getattr(client._local_client(), method.__name__)  # pyright: ignore[reportPrivateUsage]
     return bound
 
 

@@ -33,7 +33,7 @@ class BlockingMember(BlockingClient[M_co]):
     @property
     def client_id(self) -> str:
         """The id under which brokers know this consumer."""
-        return self._here().client_id
+        return self._local_client().client_id
 
     running_info = on_loop(membership.Membership.running_info)
 
@@ -44,7 +44,7 @@ class BlockingGroupMember(BlockingMember[G_co]):
     @property
     def assignment(self) -> frozenset[Queue]:
         """The queues that are consumed now."""
-        return self._here().assignment
+        return self._local_client().assignment
 
 
 class PushConsumer(BlockingGroupMember[push.PushConsumer]):
@@ -75,7 +75,7 @@ class PushConsumer(BlockingGroupMember[push.PushConsumer]):
         async def wait() -> bool:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._here().wait_closed()
+                    await self._local_client().wait_closed()
             except TimeoutError:
                 return False
             return True
@@ -128,7 +128,7 @@ class LitePullConsumer(BlockingGroupMember[lite_pull.LitePullConsumer]):
 
     def position(self, queue: Queue) -> int | None:
         """The offset of the next message of `poll`, None if the queue is not assigned."""
-        return self._here().position(queue)
+        return self._local_client().position(queue)
 
 
 class SimpleConsumer(BlockingMember[simple.SimpleConsumer]):
@@ -155,7 +155,7 @@ class SimpleConsumer(BlockingMember[simple.SimpleConsumer]):
 
     def __iter__(self) -> Iterator[PoppedMessage]:
         """The messages one by one; asking for the next one acknowledges the one before."""
-        stream = aiter(self._here())
+        stream = aiter(self._local_client())
         try:
             while (message := loop_thread.run(_next_or_none(stream))) is not None:
                 yield message

@@ -71,7 +71,7 @@ class TransactionProducer(BlockingProducer[transaction.TransactionProducer]):
         self, message: Message, /, *, timeout_ms: int | None = None
     ) -> Generator[Transaction]:
         """The local work as a `with` block: its end commits, an exception rolls back."""
-        block = self._here().transaction(message, timeout_ms=timeout_ms)
+        block = self._local_client().transaction(message, timeout_ms=timeout_ms)
         begun = loop_thread.run(block.__aenter__())
         try:
             yield begun

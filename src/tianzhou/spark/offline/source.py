@@ -122,13 +122,13 @@ class StoreReader(PlannedReader[StoreOptions]):
 
     def _queues(self, files: StoreFiles) -> list[Queue]:
         options = self._options
-        there = files.topics()
+        existing = files.topics()
         if options.subscribe_pattern:
             pattern = re.compile(options.subscribe_pattern)
-            topics = [topic for topic in there if pattern.fullmatch(topic)]
+            topics = [topic for topic in existing if pattern.fullmatch(topic)]
         else:
             topics = list(options.subscribe) or sorted({queue.topic for queue in options.assign})
-            missing = [topic for topic in topics if topic not in there]
+            missing = [topic for topic in topics if topic not in existing]
             if missing and not files.is_open:
                 raise ConfigError(f"topic {missing[0]}: no queues in {options.path}")
         queues = [

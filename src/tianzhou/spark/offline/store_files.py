@@ -157,10 +157,10 @@ class StoreFiles:
             high = first + len(entries)
         low = high
         for first, entries in files:
-            there = (entries["log"] >= self.first_log_offset) & (entries["size"] != BLANK_SIZE)
-            there &= entries["size"] > 0
-            if there.any():
-                low = min(first + int(np.argmax(there)), high)
+            valid = (entries["log"] >= self.first_log_offset) & (entries["size"] != BLANK_SIZE)
+            valid &= entries["size"] > 0
+            if valid.any():
+                low = min(first + int(np.argmax(valid)), high)
                 break
         if self.is_open:
             # A broker with a staging buffer has entries of records that are not in the files yet.

@@ -55,11 +55,11 @@ class Notice:
     def subject(self) -> str:
         """A summary in one line."""
         what = {"backlog": "backlog", "dlq": "dead letters"}.get(self.kind, self.kind)
-        mood = "recovered" if self.event == "recovered" else "above"
+        state = "recovered" if self.event == "recovered" else "above"
         again = " (again)" if self.event == "repeat" else ""
         return (
             f"{what} of group {self.group} on topic {self.topic}: {self.value}, "
-            f"{mood} {self.threshold}{again}"
+            f"{state} {self.threshold}{again}"
         )
 
 

@@ -114,8 +114,8 @@ def update_alarms(
     for key, row in known.items():
         if row.is_open and key not in seen:
             rule = Rule(row.threshold, tenant=row.tenant)
-            gone = Observation(row.consumer_group, row.topic)
-            notice_count += _evaluate(connection, kind, gone, rule, row, now_ms)
+            unobserved = Observation(row.consumer_group, row.topic)
+            notice_count += _evaluate(connection, kind, unobserved, rule, row, now_ms)
     return notice_count
 
 

@@ -68,8 +68,8 @@ def as_rows(archived: DataFrame, to_topic: str = "") -> DataFrame:
         f.lit("REPLAY_STORE_MS"), f.expr("string(unix_millis(storeTimestamp))"),
     )  # fmt: skip
     # A message that is replayed again keeps its first origin.
-    fresh = f.map_filter(origin, lambda name, _: ~f.map_contains_key(own, name))
+    added = f.map_filter(origin, lambda name, _: ~f.map_contains_key(own, name))
     return archived.orderBy("storeTimestamp", "brokerName", "queueId", "queueOffset").select(
         (f.lit(to_topic) if to_topic else f.col("topic")).alias("topic"),
-        "body", "tags", "keys", "orderKey", f.map_concat(own, fresh).alias("properties"),
+        "body", "tags", "keys", "orderKey", f.map_concat(own, added).alias("properties"),
     )  # fmt: skip

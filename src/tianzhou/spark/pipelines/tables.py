@@ -37,7 +37,7 @@ VERSION = 1
 metadata = MetaData()
 
 Kind = TypeEngine[Any]
-NAME, DAY, WORD = String(255), String(10), String(16)
+NAME, DAY, ENUM = String(255), String(10), String(16)
 COUNT, WHOLE, TEXT = BigInteger(), Integer(), Text()
 TOKEN_CHARACTERS = 512
 
@@ -81,7 +81,7 @@ runs = _table(
     "pipeline_runs",
     _number(),
     _required("pipeline", String(64)),
-    _required("state", WORD),
+    _required("state", ENUM),
     _required("started_ms"),
     _optional("ended_ms"),
     _required("row_count", default="0"),
@@ -109,7 +109,7 @@ alarm_rules = _table(
     "alarm_rules",
     _number(),
     _required("tenant", String(64), default=""),
-    _required("kind", WORD),
+    _required("kind", ENUM),
     # Names, or patterns with * and ?.
     _required("consumer_group", NAME, default="*"),
     _required("topic", NAME, default="*"),
@@ -121,7 +121,7 @@ alarm_rules = _table(
 
 alarms = _table(
     "alarms",
-    _key("kind", WORD),
+    _key("kind", ENUM),
     _key("tenant", String(64)),
     _key("consumer_group"),
     _key("topic"),
@@ -138,11 +138,11 @@ alarms = _table(
 alarm_events = _table(
     "alarm_events",
     _number(),
-    _required("kind", WORD),
+    _required("kind", ENUM),
     _required("tenant", String(64)),
     _required("consumer_group", NAME),
     _required("topic", NAME),
-    _required("event", WORD),
+    _required("event", ENUM),
     _required("value"),
     _required("threshold"),
     _required("at_ms"),
@@ -158,7 +158,7 @@ trace_latency = _table(
     _key("topic"),
     _key("consumer_group"),
     # send, store, deliver or consume.
-    _key("step", WORD),
+    _key("step", ENUM),
     _required("message_count"),
     _required("p50_ms", Float()),
     _required("p90_ms", Float()),
@@ -223,7 +223,7 @@ def transaction(url: str) -> Generator[Connection]:
 def replace(
     connection: Connection, table: Table, before: ColumnElement[bool], rows: Iterable[Row]
 ) -> int:
-    """Write the rows of a result in the place of those of an earlier run; returns their number."""
+    """Replace the rows of an earlier run by those of a result; returns their number."""
     connection.execute(delete(table).where(before))
     return upsert(connection, table, rows)
 

@@ -177,7 +177,7 @@ def abort(batch: Batch, halves: list[Half], options: SinkOptions) -> None:
     """Roll back the half messages of a failed batch.
 
     Spark also aborts a batch whose commit failed. If that was after the decision, the half messages
-    are kept: the next commit finishes them.
+    are retained: the next commit finishes them.
     """
     with closing(Ledger(options.ledger)) as ledger:
         decided = ledger.is_decided(batch)

@@ -63,11 +63,11 @@ class PlannedReader(TaskPayload, DataSourceReader, Generic[O]):
     ) -> list[Range]:
         """The ranges to read: those of the options that can have rows that pass the filters."""
         start, end = resolve(self._starting, bounds), resolve(self._ending, bounds)
-        kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+        existing, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
         if not is_growing:
             lost += offsets.beyond_end(self._starting, bounds)
         report_loss(lost, fail=self._options.fail_on_data_loss)
-        held = {each.queue: bounds[each.queue] for each in kept}
+        held = {each.queue: bounds[each.queue] for each in existing}
 
         def offsets_at(time_ms: int | None) -> Positions:
             return {} if time_ms is None else resolve(OffsetSpecs(AtTime(time_ms), {}), held)
@@ -80,7 +80,7 @@ class PlannedReader(TaskPayload, DataSourceReader, Generic[O]):
                 max(each.first, pushed.first_offset, first.get(each.queue, 0)),
                 min(each.stop, pushed.stop_offset, stop.get(each.queue, each.stop)),
             )
-            for each in kept
+            for each in existing
         ]
         return [each for each in ranges if each.count]
 

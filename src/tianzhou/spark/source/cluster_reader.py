@@ -347,8 +347,8 @@ def wanted_queues(reader: ClusterReader, options: SourceOptions) -> list[Queue]:
         return reader.queues(reader.topics(options.subscribe_pattern), allow_missing=True)
     if not options.assign:
         return reader.queues(options.subscribe)
-    there = reader.queues(sorted({queue.topic for queue in options.assign}))
-    missing = sorted(options.assign - set(there))
+    existing = reader.queues(sorted({queue.topic for queue in options.assign}))
+    missing = sorted(options.assign - set(existing))
     if missing:
         raise ConfigError(f"option assign: queue {missing[0]} does not exist")
-    return [queue for queue in there if queue in options.assign]
+    return [queue for queue in existing if queue in options.assign]

@@ -159,10 +159,10 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         if not ranges:
             return []
         bounds = self._cluster().bounds([each.queue for each in ranges], allow_missing=True)
-        kept, lost = offsets.clip(ranges, bounds, known)
+        existing, lost = offsets.clip(ranges, bounds, known)
         report_loss(lost, fail=self._options.fail_on_data_loss)
         options = self._options
-        parts = offsets.split(kept, options.min_partitions, options.max_records_per_partition)
+        parts = offsets.split(existing, options.min_partitions, options.max_records_per_partition)
         return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

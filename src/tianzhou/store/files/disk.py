@@ -61,9 +61,9 @@ class Disk(Protocol):
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> DiskFile: ...
 
     def lock(self, path: Path) -> DiskFile | None:
-        """Acquires the lock that RocketMQ uses (the first byte of the file, made if it is missing).
+        """Acquires the lock that RocketMQ uses (the first byte of the file, created if missing).
 
-        None if another program has it, or this one. Closing the file gives it back.
+        None if another program has it, or this one. Closing the file releases it.
         """
         ...
 
@@ -144,10 +144,10 @@ _TRANSIENT = frozenset((
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a call failed for want of something that comes back, or for its own name only.
+    """Whether a call failed for lack of descriptors or memory, or only because of its file name.
 
-    Nothing that was written is lost by it, so it is tried again and never ends the writing. A
-    failed sync does not end like this: it needs neither a descriptor nor a mapping.
+    No written data is lost, so the call is retried and the store stays writable. A failed sync does
+    not raise such an error: it needs neither a descriptor nor a mapping.
     """
     return isinstance(error, OSError) and error.errno in _TRANSIENT
 

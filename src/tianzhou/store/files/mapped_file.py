@@ -36,7 +36,7 @@ class MappedFile:
     """Bytes `first` to `stop` of a sequence of files."""
 
     __slots__ = (
-        "_directory", "_disk", "_gone", "_read_ahead", "_view", "first", "made", "new_name",
+        "_directory", "_disk", "_read_ahead", "_removed", "_view", "first", "made", "new_name",
         "reserved_bytes", "size_bytes", "staged", "stop", "touched",
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ class MappedFile:
         """The file exists; False only while it is staged."""
         self.new_name = False
         """It was created, and its name is not durable yet."""
-        self._gone = False
+        self._removed = False
         self._read_ahead = True
         self.reserved_bytes = 0
         """Position up to which `ensure_space` has allocated disk blocks."""
@@ -188,7 +188,7 @@ class MappedFile:
     def remove(self) -> None:
         """Removes the file; mapped memory stays readable while a slice is referenced."""
         with self._making:
-            self._gone = True
+            self._removed = True
             if self.made:
                 self._disk.remove(self.path)
         self.unmap()
@@ -245,7 +245,7 @@ class MappedFile:
 
     def _make(self) -> None:
         with self._making:
-            if self._gone:
+            if self._removed:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
             if not self.made:
                 self._disk.make_directory(self._directory, durable=False)

@@ -32,18 +32,18 @@ class MappingLimit:
 
     def _used(self) -> list[MappedFile]:
         """Second chance: files that were used since the last call stay mapped."""
-        kept = list[MappedFile]()
+        used = list[MappedFile]()
         for file in self._files:
             if file.mapped and file.touched:
                 file.touched = False
-                kept.append(file)
+                used.append(file)
             else:
                 file.unmap()
-        return kept
+        return used
 
     def _sweep(self) -> None:
-        kept = self._used()
-        surplus = max(len(kept) - self.limit * 3 // 4, 0)
-        for file in kept[:surplus]:
+        used = self._used()
+        surplus = max(len(used) - self.limit * 3 // 4, 0)
+        for file in used[:surplus]:
             file.unmap()
-        self._files = kept[surplus:]
+        self._files = used[surplus:]

@@ -92,15 +92,15 @@ class Segments:
     def remove_first(self, count: int) -> None:
         """Removes the oldest files."""
         with self._changing:
-            gone, self.files = self.files[:count], self.files[count:]
-        self._remove(gone)
+            removed, self.files = self.files[:count], self.files[count:]
+        self._remove(removed)
 
     def remove_from(self, position: int) -> None:
         """Removes the files that begin at or after a position, newest first."""
         with self._changing:
-            gone = tuple(file for file in self.files if file.first >= position)
-            self.files = self.files[: len(self.files) - len(gone)]
-        self._remove(tuple(reversed(gone)))
+            removed = tuple(file for file in self.files if file.first >= position)
+            self.files = self.files[: len(self.files) - len(removed)]
+        self._remove(tuple(reversed(removed)))
 
     def _remove(self, files: tuple[MappedFile, ...]) -> None:
         made = any(file.made for file in files)

@@ -67,7 +67,7 @@ class Verdict:
     """A program has the store open; what it wrote after its last checkpoint was not checked."""
     findings: list[str] = field(default_factory=list[str])
 
-    def found(self, text: str) -> None:
+    def add(self, text: str) -> None:
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(text)
 
@@ -83,7 +83,7 @@ class StoreDirectory:
         if not self.disk.is_directory(root) or not self.disk.is_directory(
             self.config.log_directory
         ):
-            raise StoreError(f"{root} is no store: it has no directory commitlog")
+            raise StoreError(f"{root} is not a store: it has no directory commitlog")
         self.log_file_bytes = _common_size(self.found) or self.config.mapped_file_size_commit_log
         self.queue_file_bytes = self._queue_file_bytes()
 
@@ -203,12 +203,12 @@ class StoreDirectory:
     def records(
         self,
         progress: Progress,
-        found: Callable[[str], None],
+        on_invalid: Callable[[str], None],
         from_log_offset: int = 0,
         *,
         stop: int = 2**63 - 1,
     ) -> Iterator[tuple[memoryview, RecordFields]]:
-        """Every valid record of the log with its bytes; calls `found` for each invalid position.
+        """Every valid record of the log with its bytes; reports each invalid position.
 
         Reads nothing from log offset `stop` on.
 
@@ -233,7 +233,7 @@ class StoreDirectory:
                         )
                         start = position - fields[commit_log.SIZE]
                         if hole is not None:
-                            found(hole)
+                            on_invalid(hole)
                             hole = None
                         yield view[start:position], fields
                     break
@@ -248,9 +248,12 @@ class StoreDirectory:
                         if end.unused:
                             hole = hole or finding
                         else:
-                            found(finding)
+                            on_invalid(finding)
                         break
-                    found(f"log {file.first + end.position} to {file.first + following}: {end.why}")
+                    finding = (
+                        f"log {file.first + end.position} to {file.first + following}: {end.why}"
+                    )
+                    on_invalid(finding)
                     position = following
             file.unmap()
             progress((number + 1) * self.log_file_bytes, total)

@@ -36,14 +36,16 @@ class _Pass:
     expected: dict[Queue, dict[int, Position]] = field(
         default_factory=dict[Queue, dict[int, Position]]
     )
-    filed: dict[int, tuple[int, set[int]]] = field(default_factory=dict[int, tuple[int, set[int]]])
+    indexed: dict[int, tuple[int, set[int]]] = field(
+        default_factory=dict[int, tuple[int, set[int]]]
+    )
     """By log offset, the store time of a message and the hashes of its keys."""
     stop: int = _ENDLESS
     """The log offset before which everything is derived."""
 
-    def found(self, text: str, key: str | None = None) -> None:
+    def report(self, text: str, key: str | None = None) -> None:
         self.keys.setdefault(text if key is None else key, text)
-        self.verdict.found(text)
+        self.verdict.add(text)
 
 
 def verify(directory: StoreDirectory, progress: Progress) -> Verdict:
@@ -92,22 +94,22 @@ def _verify_files(this_pass: _Pass) -> None:
     size_bytes, sizes = directory.log_file_bytes, directory.found.sizes
     gap = directory.found.gap(size_bytes)
     if gap is not None:
-        this_pass.found(f"log: the file that begins at {gap} is missing")
+        this_pass.report(f"log: the file that begins at {gap} is missing")
     for first, size in sorted(sizes.items()):
-        # The last one may be being made.
+        # The last file may be in creation.
         is_new = this_pass.running and first == max(sizes) and first >= this_pass.stop
         if size != size_bytes and not is_new:
-            this_pass.found(f"log: file {first} has {size} bytes, not {size_bytes}")
+            this_pass.report(f"log: file {first} has {size} bytes, not {size_bytes}")
 
 
 def _verify_log(this_pass: _Pass, progress: Progress) -> None:
     verdict = this_pass.verdict
     limit_ms = None
     if this_pass.running and this_pass.checkpoint.derived is None:
-        # RocketMQ has it open, whose checkpoint only has times.
+        # RocketMQ has the store open; its checkpoint only has times.
         limit_ms = this_pass.checkpoint.safe_time_ms
     stop = this_pass.stop if this_pass.running else _ENDLESS
-    for record, fields in this_pass.directory.records(progress, this_pass.found, stop=stop):
+    for record, fields in this_pass.directory.records(progress, this_pass.report, stop=stop):
         log_offset, size_bytes = fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE]
         if limit_ms is not None and fields[commit_log.STORE_TIME] > limit_ms:
             this_pass.stop = log_offset
@@ -124,32 +126,32 @@ def _verify_log(this_pass: _Pass, progress: Progress) -> None:
         keys = derived.index_keys(fields[commit_log.PROPERTIES], sys_flag)
         if keys:
             hashes = {derived.key_hash(topic, key) for key in keys}
-            this_pass.filed[log_offset] = (fields[commit_log.STORE_TIME], hashes)
+            this_pass.indexed[log_offset] = (fields[commit_log.STORE_TIME], hashes)
 
 
 # -- queues --------------------------------------------------------------------------------------
 
 
 def _verify_queues(this_pass: _Pass) -> None:
-    there = set(this_pass.directory.queue_names())
-    gone: list[tuple[str, int]] = []
+    existing = set(this_pass.directory.queue_names())
+    without_files: list[tuple[str, int]] = []
     """Queues without a file, and how many of their messages the log has."""
     queue_count = entry_count = 0
-    for topic, queue_id in sorted(there | this_pass.expected.keys()):
+    for topic, queue_id in sorted(existing | this_pass.expected.keys()):
         wanted = this_pass.expected.get((topic, queue_id), {})
         where = f"queue {topic}/{queue_id}"
         first, end = _verify_entries(this_pass, topic, queue_id, wanted)
         queue_count += end > 0
         entry_count += end
         if first is None and not this_pass.directory.has_queue_files(topic, queue_id):
-            gone += [(where, len(wanted))] if wanted else []
+            without_files += [(where, len(wanted))] if wanted else []
             continue
-        # What lies before the first entry belongs to a queue of that name that was deleted.
+        # Messages before the first entry belong to a deleted queue of the same name.
         missing = [
             at for at, (log_offset, _) in wanted.items() if first is None or log_offset >= first
         ]
         if missing:
-            this_pass.found(
+            this_pass.report(
                 f"{where}: {len(missing)} messages of the log have no entry, the first is "
                 f"{min(missing)}",
                 f"{where}: missing",
@@ -157,9 +159,9 @@ def _verify_queues(this_pass: _Pass) -> None:
     own = this_pass.checkpoint.derived
     counted = own and (queue_count, entry_count) == (own.queue_count, own.entry_count)
     if this_pass.running or counted:
-        return  # they were deleted: all entries that there should be are there
-    for where, count in gone:
-        this_pass.found(
+        return  # the queues were deleted: no expected entry is missing
+    for where, count in without_files:
+        this_pass.report(
             f"{where}: no file, but {count} messages in the log, as after the deletion of a topic"
         )
 
@@ -187,7 +189,7 @@ def _verify_entries(
         )
         for each in wrong:
             wanted.pop(each, None)
-            this_pass.found(f"{where}: entry {each} leads to no message of this queue")
+            this_pass.report(f"{where}: entry {each} leads to no message of this queue")
         late.clear()
     return first, end
 
@@ -201,12 +203,12 @@ def _verify_index(this_pass: _Pass) -> None:
     known = {file.path.name for file in files}
     for name in directory.disk.names(directory.config.index_directory):
         if name not in known:
-            this_pass.found(f"index: file {name} has a size of its own")
+            this_pass.report(f"index: file {name} has an unexpected size")
     seen: set[Position] = set()
     bounds: list[Position] = []
     for file in files:
         if not file.plausible:
-            this_pass.found(f"index: file {file.path.name} has an impossible header")
+            this_pass.report(f"index: file {file.path.name} has an impossible header")
             return
         try:
             _verify_items(this_pass, file, seen)
@@ -217,14 +219,14 @@ def _verify_index(this_pass: _Pass) -> None:
     # The index may lag behind the log; before its first item it was switched off.
     missing = [
         log_offset
-        for log_offset, (_, hashes) in this_pass.filed.items()
+        for log_offset, (_, hashes) in this_pass.indexed.items()
         if bounds
         and bounds[0][0] <= log_offset <= bounds[-1][1]
         and any((log_offset, hashed) not in seen for hashed in hashes)
     ]
     if missing:
-        this_pass.found(
-            f"index: keys of {len(missing)} messages are not filed, the first lies at log "
+        this_pass.report(
+            f"index: keys of {len(missing)} messages are not indexed, the first is at log "
             f"offset {min(missing)}",
             "index: missing",
         )
@@ -241,24 +243,26 @@ def _verify_items(this_pass: _Pass, file: IndexFile, seen: set[Position]) -> Non
             continue
         where = f"index: item {number} of file {file.path.name}"
         for each in late:
-            this_pass.found(f"index: item {each} of file {file.path.name} is behind a newer one")
+            this_pass.report(f"index: item {each} of file {file.path.name} follows a newer item")
         late.clear()
         slot = hashed % file.slot_count
         if previous != newest.get(slot, 0):
-            this_pass.found(f"{where} is not on the chain of its slot")
+            this_pass.report(f"{where} is not on the chain of its slot")
         newest[slot] = number
         if log_offset < first_log_offset:
             continue
-        store_time_ms, hashes = this_pass.filed.get(log_offset, (0, set[int]()))
+        store_time_ms, hashes = this_pass.indexed.get(log_offset, (0, set[int]()))
         if hashed not in hashes:
-            this_pass.found(f"{where} leads to {log_offset}, where no message has such a key")
+            this_pass.report(f"{where} leads to {log_offset}, where no message has such a key")
         elif number > 1 and seconds != max((store_time_ms - file.begin_time_ms) // 1000, 0):
-            # RocketMQ reckons the first item of a file from the end of the file before it.
-            this_pass.found(f"{where} has not the time of its message at {log_offset}")
+            # RocketMQ computes the time of a file's first item from the end of the file before.
+            this_pass.report(f"{where} does not have the time of its message at {log_offset}")
         seen.add((log_offset, hashed))
     for slot, number in newest.items():
         if _newest_below(file, slot, number) != number:
-            this_pass.found(f"index: slot {slot} of file {file.path.name} is not at its newest")
+            this_pass.report(
+                f"index: slot {slot} of file {file.path.name} does not point to its newest item"
+            )
 
 
 def _newest_below(file: IndexFile, slot: int, number: int) -> int:

@@ -55,7 +55,7 @@ def test_a_message_acknowledged_while_it_is_revived_is_dropped_once() -> None:
 def test_a_removed_queue_starts_empty() -> None:
     table = PopTable()
     table.apply(popped(3), START)
-    table.apply(Change(KEY, 0, gone=True), START)
+    table.apply(Change(KEY, 0, remove=True), START)
     assert table.next_offset(KEY) is None
     assert table.committed(KEY) is None
     assert table.in_flight_count == 0
@@ -71,7 +71,7 @@ def test_changes_survive_reopening_the_file(tmp_path: Path) -> None:
         Change(KEY, 3, drop=(1,)),
         Change(Key("g", "t", 1), 4, batch=batch),
         Change(Key("h", "t", 0), 9),
-        Change(Key("h", "t", 0), 0, gone=True),
+        Change(Key("h", "t", 0), 0, remove=True),
     ]
     index.write(changes)
     index.checkpoint()

@@ -47,7 +47,7 @@ def test_error_for_an_unknown_setting_names_the_nearest() -> None:
 
 
 async def test_failed_start_names_the_reason() -> None:
-    with pytest.raises(ConfigError, match="nothing is subscribed"):
+    with pytest.raises(ConfigError, match="no topic is subscribed"):
         await PushConsumer("g", namesrv=NAMESRV).start()
     ordered = PushConsumer("g", namesrv=NAMESRV, ordered=True)
     ordered.subscribe("t")

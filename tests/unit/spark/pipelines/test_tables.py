@@ -118,7 +118,7 @@ def test_a_database_of_a_newer_release_is_rejected(tmp_path: Path) -> None:
     with engine.begin() as connection:
         connection.execute(tables.versions.update().values(version=tables.VERSION + 1))
     engine.dispose()
-    with pytest.raises(ConfigError, match="this release knows"):
+    with pytest.raises(ConfigError, match="this release supports"):
         tables.open_database(url)
 
 

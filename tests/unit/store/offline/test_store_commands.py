@@ -122,7 +122,7 @@ def test_verify_finds_a_damaged_body(run: CliRunner, root: Path) -> None:
     [
         (60 + 2 * 20 + 3, "no message has such a key"),  # hash
         (60 + 2 * 20 + 11, "no message has such a key"),  # log offset
-        (60 + 2 * 20 + 15, "not the time of its message"),
+        (60 + 2 * 20 + 15, "not have the time of its message"),
         (60 + 2 * 20 + 19, "not on the chain of its slot"),
         (36, "has an impossible header"),
     ],
@@ -145,14 +145,14 @@ def test_verify_misses_items_and_looks_at_slots(run: CliRunner, root: Path) -> N
     damaged[40:60] = bytes(20)
     first.write_bytes(damaged)
     findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
-    assert any("is not at its newest" in finding for finding in findings)
+    assert any("does not point to its newest item" in finding for finding in findings)
     first.unlink()
     run.invoke(app, ["rebuild", str(root), "--yes"])
     assert run.invoke(app, ["verify", str(root)]).exit_code == 0
     middle = sorted((root / "index").iterdir())[1]
     middle.unlink()
     findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
-    assert any("messages are not filed" in finding for finding in findings)
+    assert any("messages are not indexed" in finding for finding in findings)
 
 
 def test_truncate_ends_the_log_where_it_is_told(run: CliRunner, root: Path) -> None:
@@ -203,7 +203,7 @@ def test_what_is_no_store_is_refused(run: CliRunner, tmp_path: Path) -> None:
     for command in ("stats", "verify", "dump", "rebuild"):
         done = run.invoke(app, [command, str(tmp_path / "nowhere")])
         assert done.exit_code == 1
-        assert "is no store" in done.output
+        assert "is not a store" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
