@@ -35,11 +35,11 @@ STOLEN_ABOVE_CORES = 0.05
 REPEATS_MAX = 2
 QUEUES = 8
 TOPIC_QUEUES = 4
-"""Of each topic where there are many."""
+"""Per topic, in workloads with many topics."""
 FILL_COUNT = 200_000
 PULL_COUNT = 32
 PULL_COUNT_LEAST = 30
-"""What an answer to such a pull brings on average, the last one of a queue included."""
+"""Average number of messages per response to such a pull, the last one of a queue included."""
 SYNC_WAITING = 256
 
 OURS, APACHE, PURE = "tianzhou", "apache", "pure"
@@ -58,7 +58,7 @@ Arguments = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Aims:
-    """How many times better than Apache's a figure should be; None where no aim is set."""
+    """How many times better than Apache's a figure should be; None without a target."""
 
     rate: float | None = None
     cpu: float | None = None
@@ -68,7 +68,7 @@ class Aims:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One load; `settings` need a broker of their own."""
+    """One workload; `settings` need a separate broker."""
 
     name: str
     meaning: str
@@ -77,9 +77,9 @@ class Work:
     settings: tuple[tuple[str, str], ...] = ()
     servers: tuple[str, ...] = (OURS, APACHE)
     topics: int = 0
-    """Where it is not mqload's one topic: how many the other generator uses."""
+    """The number of topics, if the other generator is used instead of mqload."""
     beside: Arguments | None = None
-    """A second load at the same time."""
+    """A second workload at the same time."""
 
     @property
     def pulls(self) -> bool:
@@ -156,7 +156,7 @@ WORKS = [
     ),
 ]  # fmt: skip
 BESIDE = "both-pull"
-"""The second load of the work with two."""
+"""The second of two simultaneous workloads."""
 QUICK = {"send-1k-1-1", "send-1k-64-16", "batch-16-4", "pull-1024-4"}
 WORKERS = "workers"
 
@@ -166,7 +166,7 @@ WORKERS = "workers"
 
 @dataclass(slots=True)
 class Samples:
-    """What the rounds of one work on one server gave."""
+    """The results of one workload on one server."""
 
     rate: list[float] = field(default_factory=list[float])
     cpu_us: list[float] = field(default_factory=list[float])
@@ -174,7 +174,7 @@ class Samples:
     p99_us: list[float] = field(default_factory=list[float])
     p999_us: list[float] = field(default_factory=list[float])
     disturbed_count: int = 0
-    """Rounds that count although others were busy, for lack of better ones."""
+    """Rounds that count despite other load, for lack of better ones."""
 
     def add(self, load: Load) -> None:
         self.disturbed_count += is_disturbed(load)
@@ -188,7 +188,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class WorkersSample:
-    """One round of one worker alone, and of two at a time."""
+    """One round with one loaded worker, and with two."""
 
     one_rate: float
     one_cpu_us: float
@@ -210,17 +210,17 @@ class Results:
     """Everything measured, by server."""
 
     works: dict[tuple[str, str], Samples] = field(default_factory=dict[tuple[str, str], Samples])
-    """By name of the work and of the server."""
+    """By name of the workload and of the server."""
     start_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     idle_mib: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     idle_cpu_percent: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     loaded_mib: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     device_rate: list[float] = field(default_factory=list[float])
-    """Messages per second that the disk allows to so many waiting senders."""
+    """Messages per second that the disk allows for this number of waiting senders."""
     device_syncs: list[float] = field(default_factory=list[float])
     workers: list[WorkersSample] = field(default_factory=list[WorkersSample])
     repeated_count: int = 0
-    """Measurements that others on the machine had disturbed and that were made again."""
+    """Measurements that were repeated because of other load on the machine."""
 
     def samples(self, work: str, server: str) -> Samples:
         return self.works.setdefault((work, server), Samples())
@@ -234,18 +234,18 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how often, and what of it."""
+    """Durations, number of rounds, and the selected workloads."""
 
     rounds: int = 3
     warmup_s: float = 2.0
     duration_s: float = 5.0
     idle_s: float = 10.0
     warm_s: float = 8.0
-    """Before the first work, so that the other side's compiler has compiled."""
+    """Warm-up before the first workload, for the JIT compiler of Apache's broker."""
     fill_count: int = FILL_COUNT
     repeats_max: int = REPEATS_MAX
     memory_bytes: int = warm_memory.HELD_MAX_BYTES
-    """How much of the machine's memory is filled first, at most."""
+    """The maximum amount of memory that is filled first."""
     only_works: frozenset[str] | None = None
     only_server: str | None = None
 
@@ -302,7 +302,7 @@ QUICK_PLAN = Plan(
 
 
 def measure(plan: Plan = FULL) -> Results:
-    if plan.memory_bytes:  # a short run leaves no gigabytes behind
+    if plan.memory_bytes:  # short runs write little
         check_disk(tempfile.gettempdir())
     results = Results()
     with loads.built() as programs, warm_memory.kept(plan.memory_bytes) as memory:
@@ -374,7 +374,7 @@ def _measure_work(
     try:
         found = _run(programs, server, work, plan)
     except RuntimeError as e:
-        # A server that other load starves may reject some requests; a second failure counts.
+        # A server without CPU time may reject some requests; a second failure counts.
         say(f"{e}; once more")
         results.repeated_count += 1
         found = _run(programs, server, work, plan)
@@ -382,7 +382,7 @@ def _measure_work(
         if not is_disturbed(found[0]):
             break
         if results.repeated_count >= plan.repeats_total_max:
-            break  # A machine that is never quiet would make this last for ever.
+            break  # A machine that is never idle would make this last for ever.
         results.repeated_count += 1
         found = _run(programs, server, work, plan)
     samples.add(found[0])
@@ -433,7 +433,7 @@ def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> lis
 
 
 def check_answers(server: str, load: Load) -> None:
-    """Refuse a load whose pulls did not bring what they asked for. Raises RuntimeError."""
+    """Reject a run whose pulls returned too few messages. Raises RuntimeError."""
     if load["msgs"] < PULL_COUNT_LEAST * load["reqs"]:
         raise RuntimeError(
             f"{server}: pulls of {PULL_COUNT} brought {load['msgs'] / load['reqs']:.1f} messages "
@@ -442,12 +442,12 @@ def check_answers(server: str, load: Load) -> None:
 
 
 def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan) -> None:
-    """Messages to pull, and a warm compiler on the other side."""
+    """Store messages to pull, and warm up the JIT compiler of Apache's broker."""
     port, words = server.port, {word for work in works for word in work.arguments}
     words |= {word for work in works for word in work.beside or ()}
     broker_servers.create_topic(port, "BenchSend", QUEUES)
     warm = (*_send(1024, 16, 8), *plan.warm_times)
-    # On a machine that is busy with others a cold server may refuse some of this; no harm is done.
+    # With other load on the machine a cold server may reject some of these, which does not matter.
     loads.run(programs.mqload, server, warm, strict=False)
     for size in (1024, 100):
         topic = f"BenchPull{size}"
@@ -467,7 +467,7 @@ def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan)
 def _prepare_topics(programs: Programs, server: Measured, work: Work, plan: Plan) -> None:
     names = loads.topic_names(f"BenchMany{work.topics}", work.topics)
     loads.create_topics(server.port, names, TOPIC_QUEUES)
-    # The first messages of a queue make its files.
+    # The first messages of a queue create its files.
     loads.run(programs.topicload, server, (*work.arguments, *plan.warm_times), strict=False)
 
 
@@ -489,7 +489,7 @@ def _measure_idle(server: Measured, results: Results, plan: Plan) -> None:
 def _measure_workers(
     programs: Programs, memory: WarmMemory, results: Results, plan: Plan, progress: Progress
 ) -> None:
-    """One of two workers loaded alone, then both alike."""
+    """Load one of two workers alone, then both equally."""
     sample, stolen_cores = _workers_sample(programs, memory, plan)
     for _ in range(plan.repeats_max):
         if stolen_cores <= STOLEN_ABOVE_CORES:
@@ -571,7 +571,7 @@ def plan_of(
     works: frozenset[str] | None = None,
     server: str | None = None,
 ) -> Plan:
-    """A plan with so many rounds and so long measurements; all else follows from those."""
+    """A plan with this number of rounds and duration of measurements; the rest is derived."""
     return Plan(
         rounds=rounds, warmup_s=min(2.0, seconds / 3), duration_s=seconds,
         idle_s=min(10.0, 2 * seconds), warm_s=min(8.0, 2 * seconds), only_works=works,

@@ -39,7 +39,7 @@ _CONSUMED = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one work came to."""
+    """The result of one workload."""
 
     server: str
     work: str
@@ -50,12 +50,12 @@ class Figure:
     """CPU of the client per second."""
     client: str = OURS
     p50_us: float | None = None
-    """How long a send took, of all sends that were awaited one by one."""
+    """Latency of sends that were awaited one by one."""
     p99_us: float | None = None
 
 
 Work = Callable[[Producer, str, float], Awaitable[int]]
-"""Sends until a moment of the monotonic clock; returns how many messages."""
+"""Sends until a time of the monotonic clock; returns the number of messages."""
 
 _latencies_s: list[float] = []
 """Of the sends of `in_a_loop` since the list was emptied."""
@@ -179,7 +179,7 @@ def measure_java(namesrv: str, server: str, seconds: float, rounds: int) -> list
 
 
 def java_figure(server: str, line: str) -> Figure:
-    """What a line of ClientBench says: work, messages, wall, CPU, and two latencies or none."""
+    """A line of ClientBench: workload, messages, wall time, CPU, and two latencies or none."""
     work, count, wall, cpu, *latencies = line.split("\t")
     wall_s, cpu_s = float(wall), float(cpu)
     p50_us, p99_us = map(float, latencies) if latencies else (None, None)
@@ -254,7 +254,7 @@ def latency_rows(figures: Iterable[Figure]) -> list[list[str]]:
 
 
 def profile(work: str, seconds: float) -> None:
-    """Where the time of one work goes."""
+    """Profile one workload."""
     with broker_servers.tianzhou() as server:
         namesrv = namesrv_of(server)
         with cProfile.Profile() as profiler:

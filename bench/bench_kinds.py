@@ -67,7 +67,7 @@ ARRIVAL_S_MAX = 120
 ROLL_LOOK_MS = 60_000
 """Interval at which the timer checks for messages with a long delay."""
 WINDOW_COUNT = 1_000
-"""Plain sends of which the 99 % is taken; a second or two."""
+"""Plain sends for the 99th percentile; a second or two."""
 ALONE_WINDOWS = 10
 STOLEN_MAX_S = 0.02
 """CPU that the host may steal in a valid window: two ticks of the system."""
@@ -95,7 +95,7 @@ def scratch_store(directory: Path | None, clock: Callable[[], int]) -> Generator
 
 
 def own_mib() -> float:
-    """Memory of this process that is not files mapped into it."""
+    """Memory of this process without mapped files."""
     used = psutil.Process().memory_info()
     return float(used.rss - used.shared) / 2**20
 
@@ -139,7 +139,7 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
 
 
 def timers(directory: Path | None, count: int) -> Iterator[Figure]:
-    """So many waiting, spread over 30 days: stored, found after a restart, rolled, delivered."""
+    """Timer messages spread over 30 days: stored, loaded after a restart, rolled, delivered."""
     now_ms, roll_after_ms = [START_MS], [100 * DAY_MS]
     with scratch_store(directory, lambda: now_ms[0]) as store:
         path = store.config.root_directory / "timer" / "index.sqlite"
@@ -185,7 +185,7 @@ def timers(directory: Path | None, count: int) -> Iterator[Figure]:
 
 
 def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) -> int:
-    """Have so many wait; answers how many of them are an hour older than the others."""
+    """Store delayed messages; returns how many of them are an hour older than the others."""
     dice, old_count = random.Random(7), count // 10
     writer = MessageWriter(store)
     writer.add_redirect(
@@ -232,9 +232,9 @@ def storm(count: int) -> Iterator[Figure]:
 
 async def _storm(port: int, count: int) -> list[Figure]:
     loop = asyncio.get_running_loop()
-    # Another process gives back, so that what is measured is the broker. It has started before.
+    # Another process sends back, so that only the broker is measured. It was started before.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        # With few cores it must not take CPU from the measured process.
+        # With few cores it must not use CPU of the measured process.
         await loop.run_in_executor(pool, _give_way)
         async with peer_of(f"127.0.0.1:{port}") as plain:
             sent = await plain.send("TopicStorm", BODY)
@@ -244,7 +244,7 @@ async def _storm(port: int, count: int) -> list[Figure]:
             wanted = 1 if count < QUIET_WINDOWS_MIN * WINDOW_COUNT else ALONE_WINDOWS
             while len(alone.undisturbed) < wanted and len(alone.full) < 3 * wanted:
                 await alone.add(plain)
-            await asyncio.sleep(1.5)  # The broker gives way to senders a second longer.
+            await asyncio.sleep(1.5)  # The broker delays other work for senders for another second.
             undisturbed = await loop.run_in_executor(pool, send_back, port, log_offset, count // 10)
             retrying = loop.run_in_executor(pool, send_back, port, log_offset, count)
             beside = Sends()
@@ -252,7 +252,7 @@ async def _storm(port: int, count: int) -> list[Figure]:
                 await beside.add(plain)
             disturbed = await retrying
     return [
-        Figure("messages sent back while nobody sends", "messages/s", undisturbed),
+        Figure("messages sent back without other sends", "messages/s", undisturbed),
         Figure("messages sent back beside plain sends", "messages/s", disturbed),
         *alone.figures("plain send alone"),
         *beside.figures("plain send beside the storm"),
@@ -287,7 +287,7 @@ class Sends:
         self._now = Window()
 
     async def add(self, peer: Peer) -> None:
-        """Send some more."""
+        """Send some messages."""
         window = self._now
         before_s = stolen_cpu_s()
         window.took_s += await _sends(peer, 20)
@@ -324,9 +324,9 @@ class Sends:
 
 
 def send_back(port: int, log_offset: int, count: int) -> float:
-    """Give a message back so often; returns how often a second.
+    """Send a message back `count` times; returns the rate per second.
 
-    On a bare socket with the same bytes each time, so that little of the machine goes into asking.
+    On a raw socket with the same bytes each time, so that the client uses little CPU.
     """
     fields = {"offset": str(log_offset), "group": "storm", "delayLevel": "0"}
     request = frame(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
@@ -350,7 +350,7 @@ def send_back(port: int, log_offset: int, count: int) -> float:
 
 
 async def _sends(peer: Peer, count: int) -> list[float]:
-    """One after the other, some way apart; how long each took, in seconds."""
+    """Send one after the other with pauses; returns the durations in seconds."""
     took: list[float] = []
     for _ in range(count):
         started = time.perf_counter()
@@ -385,7 +385,7 @@ def scratch_halves(directory: Path | None) -> Generator[tuple[MessageWriter, Che
 
 
 def transacting(directory: Path | None, count: int) -> Iterator[Figure]:
-    """Transactions next to plain sends, and a round of checks over so many open halves."""
+    """Transactions next to plain sends, and a round of checks over many open half messages."""
     with scratch_halves(directory) as (writer, checks):
         halves = checks.halves
         plain, prepared = message(0), {"TRAN_MSG": "true", "PGROUP": "p"}
@@ -467,7 +467,7 @@ def _late_figures(what: str, late_ms: list[float]) -> Iterator[Figure]:
 async def _lateness(
     peer: Peer, topic: str, count: int, send: Callable[[Peer, str, int], Awaitable[int]]
 ) -> list[float]:
-    """Send one after the other; how late the broker stored each for its consumers, in ms."""
+    """Send one after the other; returns how late the broker delivered each, in ms."""
     due_ms = {b"%d" % number: await send(peer, topic, number) for number in range(count)}
     await _arrived(peer, topic, count)
     came_ms: dict[bytes, int] = {}
@@ -506,7 +506,7 @@ async def _transact_served(peer: Peer) -> Command:
 
 
 async def _per_second(count: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Do it so often, some at a time; returns how often a second."""
+    """Run it `count` times, some concurrently; returns the rate per second."""
     await work()
     numbers = iter(range(count - 1))
 

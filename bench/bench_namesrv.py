@@ -28,7 +28,7 @@ CONNECTIONS, WINDOW = 8, 16
 DISTURBED_ABOVE_CORES = 0.3
 """Rounds in which the rest of the machine used more than this are repeated, up to a limit."""
 
-# The kit starts JVMs for short tests; a measured one gets the server's own compiler and collector.
+# JVMs of tests are tuned for short runs; a measured one gets the default compiler and collector.
 APACHE_JVM = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xms512m", "-Xmx4g")
 
 SHAPES = {
@@ -100,7 +100,7 @@ def apache() -> Generator[Server]:
 
 
 def wait_for_answer(port: int, deadline_s: float = 60) -> None:
-    """Until a route query is answered; the topic does not exist, the answer is what counts."""
+    """Wait for a response to a route query, of a topic that does not exist."""
     deadline = time.monotonic() + deadline_s
     while True:
         try:
@@ -165,7 +165,7 @@ def measure_memory(shape: str) -> list[Figure]:
 
 
 def measure_start(repeats: int) -> list[Figure]:
-    """Seconds from the command to the first answer."""
+    """Seconds from the command to the first response."""
     figures: list[Figure] = []
     for name, opened in (("tianzhou", tianzhou_namesrv), ("apache", apache)):
         times: list[float] = []

@@ -51,7 +51,7 @@ BODY = bytes(range(256)) * 4
 SENT_AT_ONCE = 5_000
 WARM_ROUNDS = 3
 ROUNDS_S = 16.0
-"""No further round of a figure is begun after this."""
+"""No further round of a figure starts after this."""
 LOG_FILE_BYTES = 256 * 1024 * 1024
 QUEUE_FILE_BYTES = 20 * 300_000
 TWO = "queueId INT, queueOffset BIGINT"
@@ -81,7 +81,7 @@ def tag_of(number: int) -> str:
 
 
 def fill(namesrv: str, count: int) -> None:
-    """So many messages, one in a hundred with the tag rare."""
+    """Send messages, one in a hundred with the tag rare."""
     with Producer("bench", namesrv=namesrv) as producer:
         for begin in range(0, count, SENT_AT_ONCE):
             producer.send_many(
@@ -91,7 +91,7 @@ def fill(namesrv: str, count: int) -> None:
 
 
 def allow_larger_pulls(namesrv: str) -> None:
-    """While the broker runs: one that has been started anew checks old messages as they leave."""
+    """Warm up while the broker runs: a restarted one checks old messages when it sends them."""
 
     async def change() -> None:
         async with Admin(namesrv) as admin:
@@ -102,7 +102,7 @@ def allow_larger_pulls(namesrv: str) -> None:
 
 
 def cpu_of(process: psutil.Process) -> float:
-    """CPU of a process and of all that it started, those that ended included."""
+    """CPU of a process and of all its children, including ended ones."""
     try:
         times = process.cpu_times()
         below = sum(cpu_of(each) for each in process.children())
@@ -127,30 +127,30 @@ class Bench:
 
     def measure(self, what: str, work: Callable[[], object]) -> Figure:
         work()
-        taken: list[tuple[float, float, float]] = []
-        while len(taken) < self.rounds and sum(each[0] for each in taken) < ROUNDS_S:
+        rounds_done: list[tuple[float, float, float]] = []
+        while len(rounds_done) < self.rounds and sum(each[0] for each in rounds_done) < ROUNDS_S:
             began, (spark, broker) = time.perf_counter(), self.cpu_s()
             work()
             wall, (spark_after, broker_after) = time.perf_counter() - began, self.cpu_s()
-            taken.append((wall, spark_after - spark, broker_after - broker))
-        wall, spark, broker = (statistics.median(each) for each in zip(*taken, strict=True))
+            rounds_done.append((wall, spark_after - spark, broker_after - broker))
+        wall, spark, broker = (statistics.median(each) for each in zip(*rounds_done, strict=True))
         us_row = 1e6 / self.count
         return Figure(what, self.count / wall, max(spark, 0.0) * us_row, max(broker, 0.0) * us_row)
 
 
 def warm_up(work: Callable[[], object]) -> None:
-    """The JVM compiles what is new to it; so whatever is compared gets the same rounds before."""
+    """The JVM compiles new code first, so compared queries get the same number of rounds before."""
     for _ in range(WARM_ROUNDS):
         work()
 
 
 def drain(frame: DataFrame) -> None:
-    """Read all rows and columns into nothing."""
+    """Read and discard all rows and columns."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def scans(bench: Bench, what: str, source: Callable[[], DataFrameReader]) -> Iterator[Figure]:
-    """The queries that every way of reading is measured by."""
+    """The measured queries, for every way of reading."""
     yield bench.measure(f"{what}: {ALL}", lambda: drain(load(source())))
     yield bench.measure(f"{what}: {SUM}", lambda: sum_two(load(source().schema(TWO))))
     yield bench.measure(f"{what}: {GROUP}", lambda: count_tags(load(source().schema(NARROW))))
@@ -203,7 +203,7 @@ def broker(folder: Path) -> Generator[tuple[str, int]]:
 
 
 def serve(folder: Path) -> None:
-    """The broker's process: until its input ends."""
+    """The broker's process: runs until its input ends."""
     from tianzhou.testing import Cluster
 
     shape: dict[str, Any] = {
@@ -262,7 +262,7 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
 
 
 def summary(measured: list[Figure]) -> str:
-    """The table of the page, and what follows from it."""
+    """The table of the page, and the derived lines."""
     from bench.run import table
 
     by_name = {figure.what: figure for figure in measured}

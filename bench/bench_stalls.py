@@ -37,7 +37,7 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What one request did to others."""
+    """The effect of one request on others."""
 
     server: str
     code: int
@@ -48,7 +48,7 @@ class Stall:
 def measure(*, quick: bool) -> list[Stall]:
     """All requests to both servers, the longest wait first; of each the best of the rounds.
 
-    What a server does to a request it does in each round; what the machine does, in some.
+    Stalls of the server occur in each round, those of the machine only in some.
     """
     best: dict[tuple[str, int, str], Stall] = {}
     for _ in range(1 if quick else ROUNDS):
@@ -97,7 +97,7 @@ async def _stalls(server: str, address: str, requests: list[Costly]) -> list[Sta
 
 
 def _send(address: str, frame: bytes) -> None:
-    """Send a frame and read its answer."""
+    """Send a frame and read its response."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as peer:
         peer.sendall(frame)

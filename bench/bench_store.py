@@ -93,7 +93,7 @@ def reads(store: MessageStore, body_bytes: int, count: int) -> Iterator[Figure]:
 
 
 def device(directory: Path | None, seconds: float) -> Figure:
-    """What the disk itself can do: 4 KiB written and synced, again and again."""
+    """The speed of the disk itself: repeated writes and syncs of 4 KiB."""
     with scratch(directory) as root:
         handle = os.open(root / "raw", os.O_RDWR | os.O_CREAT)
         os.posix_fallocate(handle, 0, 64 << 20)
@@ -108,7 +108,7 @@ def device(directory: Path | None, seconds: float) -> Figure:
 
 
 def group_commit(directory: Path | None, seconds: float) -> Iterator[Figure]:
-    """So many senders, each of which sends the next message when the last one is on the disk."""
+    """Concurrent senders, each of which sends the next message when the last one is synced."""
     for waiters in (1, 16, 256):
         with scratch(directory) as root:
             config = StoreConfig(
@@ -151,7 +151,7 @@ def _commit(store: MessageStore, waiters: int, seconds: float) -> Iterator[Figur
 
 
 def recovery(directory: Path | None, log_bytes: int) -> Iterator[Figure]:
-    """Opening after a kill whose checkpoint is at the very beginning, so all is walked again."""
+    """Opening after a kill with a checkpoint at the beginning, so the whole log is recovered."""
     with scratch(directory) as root:
         config = StoreConfig(
             store_path_root_dir=root, flush_consume_queue_thorough_interval=3_600_000
@@ -207,7 +207,7 @@ def many_queues(directory: Path | None, count: int) -> Iterator[Figure]:
 
 
 def large(directory: Path | None, log_bytes: int, queue_count: int) -> Iterator[Figure]:
-    """A big store with many queues, once: how it is written, opened and read."""
+    """A large store with many queues: writing, opening and reading."""
     body = bytes(range(256)) * 64
     with scratch(directory) as root:
         config = StoreConfig(store_path_root_dir=root)
@@ -257,7 +257,7 @@ OF_THE_KERNEL = ("appends", "recovery")
 def figures(
     *, quick: bool = False, directory: Path | None = None, parts: tuple[str, ...] = PARTS
 ) -> Iterator[Figure]:
-    """Every figure of the store; those that the kernel makes different are named by it."""
+    """Every figure of the store; those that depend on the kernel have it in their name."""
     pure = kernel.WHY_PURE is not None
     for figure in _by_kernel(quick, directory, parts, pure=pure):
         yield Figure(f"{figure.what}, {'pure' if pure else 'kernel'}", figure.unit, figure.value)

@@ -152,7 +152,7 @@ def _program(
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
-            # Removing thousands of queues on a busy disk takes long, and they are not read again.
+            # Removing thousands of queues on a busy disk takes long, and they are no longer needed.
             process.kill()
             process.wait()
 
@@ -160,7 +160,7 @@ def _program(
 @contextmanager
 def apache(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
     """Apache's nameserver and broker."""
-    # The tests flush timers less often; here they are as Apache has them.
+    # Tests flush timers less often; here the interval is Apache's default.
     properties: dict[str, Any] = COMMON | {"timerFlushIntervalMs": 1_000} | settings
     started = time.perf_counter()
     with (
@@ -184,7 +184,7 @@ def apache(keep_files: KeepFiles | None = None, **settings: object) -> Generator
 def await_send(
     port: int, watched: subprocess.Popen[bytes] | None = None, deadline_s: float = 90
 ) -> None:
-    """Until a message is accepted; no longer than the watched process lives."""
+    """Wait until a message is accepted; fails if the watched process ends."""
     deadline = time.monotonic() + deadline_s
     request = frame(
         _SEND_V2,

@@ -76,7 +76,7 @@ def describe(aims: Aims) -> str:
 
 
 def verdict(aims: Aims, gains: dict[str, float]) -> str:
-    """Yes, or what is missed; empty where there is no aim."""
+    """Yes, or the missed target; empty without a target."""
     wanted = {name: getattr(aims, name) for name in _AIMED}
     wanted = {name: least for name, least in wanted.items() if least is not None}
     missed = [
@@ -101,7 +101,7 @@ def latencies(samples: Samples) -> str:
     return " / ".join(f"{ms:.3f}" if ms < 1 else f"{ms:.1f}" for ms in medians)
 
 
-# -- what is no load -------------------------------------------------------------------------------
+# -- figures without load --------------------------------------------------------------------------
 
 OTHER_HEADS = ["figure", "Tianzhou", "Apache's", "times", "aim", "met"]
 
@@ -163,7 +163,7 @@ def _worker_rows(results: Results) -> list[list[str]]:
 
 
 def noise(results: Results) -> str:
-    """How much of it others on the machine have disturbed."""
+    """How many measurements were affected by other load on the machine."""
     every = results.works.values()
     kept = sum(len(samples.rate) for samples in every)
     disturbed = sum(samples.disturbed_count for samples in every)

@@ -28,7 +28,7 @@ Consume = Callable[[str, int], Awaitable[tuple[float, float]]]
 
 
 async def fill(namesrv: str, message_count: int) -> None:
-    """See that so many messages wait."""
+    """Check that enough messages are stored."""
     async with Producer("bench_fill", namesrv=namesrv) as producer:
         await producer.send(_TOPIC, b"warm")
         for start in range(0, message_count, 1000):

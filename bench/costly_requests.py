@@ -43,11 +43,11 @@ TOPICS = GROUPS = 10_000
 WIDE_QUEUES = TOPIC_QUEUES_MAX
 """Queues of the topic `wide`."""
 MESSAGES = 2_000
-"""In the one queue of the topic `deep`, each with many properties."""
+"""Messages in the one queue of the topic `deep`, each with many properties."""
 DOOMED_QUEUES = 256
 """Queues with messages of each of the topics that are deleted."""
 CLIENTS = 500
-"""Producers and consumers that are entered into the tables of the broker, without connections."""
+"""Producers and consumers that are added to the tables of the broker, without connections."""
 
 SETTINGS: dict[str, object] = {
     "maxMessageSize": 4 * 1024 * 1024,
@@ -58,7 +58,7 @@ SETTINGS: dict[str, object] = {
     "slowRequestThresholdMills": 0,
     "enablePropertyFilter": "true",
 }
-"""What a broker is started with for this."""
+"""Settings of the broker."""
 
 OK = frozenset((int(ResponseCode.SUCCESS),))
 _ANY = frozenset[int]()
@@ -70,7 +70,7 @@ _OR_NOTHING = OK | {
 
 @dataclass(frozen=True, slots=True)
 class Costly:
-    """One request, and the codes that it may be answered with; none at all stands for any."""
+    """One request, and the valid response codes; empty for any."""
 
     code: int
     what: str
@@ -86,7 +86,7 @@ class Costly:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What requests have to know of the broker that they are for."""
+    """Values of the broker that requests need."""
 
     first_log_offset: int
     """Of a message in the topic `deep`."""
@@ -113,7 +113,7 @@ class _Gone:
 
 
 async def fill(broker: Broker, peer: Peer) -> World:
-    """Large tables of everything, and some messages."""
+    """Fill all tables, and store some messages."""
     for number in range(TOPICS):
         broker.topics.put(TopicConfig(topic_name=topic(number)))
     wide = TopicConfig(
@@ -195,7 +195,7 @@ def _properties() -> str:
 
 
 def _loose(key: str) -> bytes:
-    """A body of loose JSON that is as long as it may be, under a key that is not known."""
+    """A body of non-strict JSON of the maximum length, under an unknown key."""
     before, after = b"{%s:{" % key.encode(), b"}}"
     unit = b"{a:1}:1,"
     count = (LOOSE_JSON_BYTES_MAX - len(before) - len(after)) // len(unit)
@@ -575,14 +575,16 @@ def _statistics(world: World) -> Iterator[Costly]:
         {"topic": "deep", "queueId": "0", "index": "0", "count": "100000", "consumerGroup": "g1"},
     )  # fmt: skip
     fields = {"consumerGroup": "g0", "clientId": "nobody"}
-    yield Costly(RequestCode.GET_CONSUMER_RUNNING_INFO, "of nobody", fields, answers=_ANY)
     yield Costly(
-        RequestCode.CONSUME_MESSAGE_DIRECTLY, "by nobody",
+        RequestCode.GET_CONSUMER_RUNNING_INFO, "of an unknown client", fields, answers=_ANY
+    )
+    yield Costly(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, "by an unknown client",
         fields | {"msgId": world.message_id, "topic": "deep", "offset": at}, answers=_ANY,
     )  # fmt: skip
     group_of_topic = {"group": "g1", "topic": "wide"}
     yield Costly(
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, "of nobody",
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, "of an unknown client",
         {"group": "g9", "topic": "wide"}, answers=_ANY,
     )  # fmt: skip
     yield Costly(
@@ -659,7 +661,7 @@ def _registration(number: int, size_bytes: int) -> bytes:
 
 
 def deflated_registration(topics: int, prefix: str = "z") -> bytes:
-    """In the binary form, whose names are short and alike."""
+    """In the binary format, with short and similar names."""
 
     def section(data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + data
@@ -748,7 +750,7 @@ def namesrv_requests(registered_topics: int) -> list[Costly]:
 
 
 def attacks_on_a_broker() -> list[Costly]:
-    """Requests that are refused, and that were expensive to refuse."""
+    """Requests that are rejected, and whose rejection was expensive."""
     refused = frozenset((
         int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.MESSAGE_ILLEGAL),
         int(ResponseCode.SUBSCRIPTION_PARSE_FAILED),

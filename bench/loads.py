@@ -108,8 +108,8 @@ def _told(server: Measured, started: subprocess.Popen[str], *, strict: bool = Tr
     if started.returncode:
         raise RuntimeError(f"the load failed on {server.name}: {complaints[-500:]} {out}")
     result: Load = json.loads(out)
-    # A pull at the end of its queue starts over, and one whose filter let nothing through goes on;
-    # everything else that is not a success is a fault.
+    # A pull at the end of its queue starts over, and one whose filter matched nothing continues;
+    # every other response that is not a success is an error.
     faults = {code: count for code, count in result["errors"].items() if code not in ("19", "20")}
     if strict and (faults or result["bad_frames"] or result["conns_lost"] or result["offset_gaps"]):
         raise RuntimeError(f"{server.name}: the load met errors: {out}")
@@ -120,7 +120,7 @@ def _told(server: Measured, started: subprocess.Popen[str], *, strict: bool = Tr
 
 
 def create_topics(port: int, names: list[str], queue_count: int) -> None:
-    """UPDATE_AND_CREATE_TOPIC_LIST, some at a time."""
+    """Create topics with UPDATE_AND_CREATE_TOPIC_LIST, some at a time."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         for at in range(0, len(names), _TOPICS_A_REQUEST):
             topics: list[dict[str, object]] = [
@@ -139,7 +139,7 @@ def create_topics(port: int, names: list[str], queue_count: int) -> None:
 
 
 def topic_names(prefix: str, count: int) -> list[str]:
-    """As topicload names them."""
+    """The topic names of topicload."""
     return [prefix] if count == 1 else [f"{prefix}{number:04}" for number in range(count)]
 
 
@@ -190,10 +190,10 @@ def _tagged_batches(topic: str, queue_count: int, count: int, body_bytes: int) -
 
 
 def device_messages_per_s(waiting: int, duration_s: float) -> tuple[float, float]:
-    """What the disk allows when every one of `waiting` senders waits for it and nothing else does.
+    """The limit of the disk if each of `waiting` senders waits for a sync, without other cost.
 
-    The bytes of that many records are appended to a file laid out as a log is, and synced, again
-    and again. Answers with messages and syncs per second.
+    The bytes of that many records are repeatedly appended to a preallocated file like a log, and
+    synced. Returns messages and syncs per second.
     """
     group = random.Random(1).randbytes(waiting * RECORD_BYTES)
     with tempfile.TemporaryFile(prefix="bench-device-") as file:

@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 Group = tuple[str, Sequence[Bar]]
-"""Label, and the bars that stand under it."""
+"""Label, and the bars of its group."""
 
 _SHADES = (_OURS, "#e59866", "#f5cba7")
 

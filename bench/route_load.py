@@ -94,7 +94,7 @@ def register_broker(sock: socket.socket, number: int, topics: list[str]) -> None
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one round did."""
+    """The results of one round."""
 
     queries: int
     bytes_received: int

@@ -33,7 +33,7 @@ Values = Mapping[str, float]
 
 
 def aim_of(what: str, rates: Values) -> float | None:
-    """The rows a second that a figure should have, as far as others say what it is measured by."""
+    """The target of a figure in rows per second, if the figures it depends on were measured."""
     way, _, query = what.partition(": ")
     if query == PUSHED:
         plain = rates.get(f"{way}: {FILTERED}")
@@ -45,7 +45,7 @@ def aim_of(what: str, rates: Values) -> float | None:
 
 
 def read_groups(rates: Values) -> list[Group]:
-    """The queries, each by the ways of reading that it was measured by."""
+    """The queries, each with its measured ways of reading."""
     groups: list[Group] = []
     for query in QUERIES:
         names = {way: f"{way}: {query}" for way in WAYS}
@@ -60,7 +60,7 @@ def read_groups(rates: Values) -> list[Group]:
 
 
 def write_groups(rates: Values) -> list[Group]:
-    """Into a topic, and into Parquet."""
+    """Writes into a topic, and into Parquet."""
     named = {
         SINK: ("rows of Spark into a topic", "topics"),
         f"{OFFLINE}: {TO_PARQUET}": ("messages into Parquet", "topics"),
@@ -84,7 +84,7 @@ def cpu_groups(cpu_us: Values) -> list[Group]:
 
 
 def draw(rates: Values, cpu_us: Values, folder: Path) -> list[str]:
-    """Write the plots; the lines of the page that show them."""
+    """Write the plots; returns the lines of the page that show them."""
     plots.marked(
         folder / "spark-rate.svg", "Spark reads, on two cores", "rows/s, more is better",
         read_groups(rates), "{:,.0f}",

@@ -84,7 +84,7 @@ class Cache:
         )
 
     def adopt(self, directory: Path) -> None:
-        """Adopt the large files of a directory that is about to be removed."""
+        """Move the large files here from a directory that is about to be removed."""
         for path in sorted(directory.rglob("*")):
             if path.is_file() and path.stat().st_size >= PIECE_BYTES:
                 self._left_count += 1
@@ -123,7 +123,7 @@ class WarmMemory:
                 self._ending.wait(LOOK_S)
 
     def rebalance(self) -> None:
-        """Wait until nothing more has to be taken."""
+        """Wait until nothing more has to be allocated."""
         self._settled.clear()
         self._settled.wait()
 
@@ -139,7 +139,7 @@ class WarmMemory:
 
 @contextmanager
 def kept(held_max_bytes: int = HELD_MAX_BYTES) -> Generator[WarmMemory]:
-    """Fill the page cache and keep it filled; with a limit of 0 only adopt files of servers."""
+    """Fill the page cache and keep it filled; with a limit of 0 only add files of servers."""
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as directory:
         cache = Cache(Path(directory))
         memory = WarmMemory(cache, held_max_bytes)

@@ -1,4 +1,4 @@
-"""What the tests with Apache RocketMQ share. JVMs start slowly, so they serve a whole session."""
+"""Fixtures of the tests with Apache RocketMQ. JVMs start slowly, so each serves a whole session."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +28,7 @@ PATIENCE_MS = 30_000
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Our clients wait longer by default: a JVM that got no processor is not a dead broker."""
+    """Longer default time-outs of our clients: a JVM without CPU time is not a dead broker."""
     with pytest.MonkeyPatch.context() as patch:
         for kind in (
             ClientSettings, ProducerSettings, ConsumerSettings, PushSettings, LitePullSettings,
@@ -42,7 +42,7 @@ def patience() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def apache(request: pytest.FixtureRequest) -> None:
-    """Java and the jars are there; without them the test is skipped, with the reason."""
+    """Skip the test, with the reason, if Java or the jars are missing."""
     terminal = request.config.get_terminal_writer()
     capture = request.config.pluginmanager.getplugin("capturemanager")
     show: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -64,7 +64,7 @@ def apache(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def shells(apache: None) -> Iterator[Callable[[str], Shell]]:
-    """The stock clients and tools of a version, in a JVM that is started when first asked for."""
+    """The stock clients and tools of a version, in a JVM that is started on first use."""
     with java_shells() as shell:
         yield shell
 

@@ -1,9 +1,8 @@
-"""Our broker under stock programs: Apache's clients send and consume, its mqadmin looks after it.
+"""Our broker with stock programs: Apache's clients send and consume, its mqadmin manages it.
 
 The servers are processes, started as users start them. Every test has a topic and a group of its
-own, counts what arrives and compares the bodies. Clients of a version share a JVM, in which
-consumers never look by themselves whether they should take over queues: what they learn about each
-other they learn from the broker.
+own, counts received messages and compares the bodies. Clients of a version share a JVM, in which
+periodic rebalancing is off: consumers learn of each other only from the broker.
 """
 
 import json
@@ -70,7 +69,7 @@ def cluster(apache: None) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def forgetful_cluster(apache: None) -> Iterator[Cluster]:
-    """A broker that takes no message to be in memory, as if all queues were long and old."""
+    """A broker that treats all messages as not in memory, as if all queues were long and old."""
     with our_cluster(accessMessageInMemoryMaxRatio=0) as it:
         yield it
 
@@ -82,7 +81,7 @@ def broker_shell(version: str) -> AbstractContextManager[Shell]:
 
 @pytest.fixture(scope="module")
 def clients(apache: None) -> Iterator[Shells]:
-    """The clients of a version, in a JVM that is started when first asked for."""
+    """The clients of a version, in a JVM that is started on first use."""
     with java_shells("BrokerShell", jvm_options=[NO_LOOK_OF_THEIR_OWN]) as shell:
         yield shell
 
@@ -98,7 +97,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def create_topic(cluster: Cluster, topic: str) -> None:
-    """A topic of four queues that the nameserver knows."""
+    """A topic of four queues, registered with the nameserver."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(len(QUEUES)),
         "writeQueueNums": str(len(QUEUES)), "perm": "6", "topicFilterType": "SINGLE_TAG",
@@ -110,13 +109,13 @@ def create_topic(cluster: Cluster, topic: str) -> None:
 
 
 def wait_for_route(cluster: Cluster, topic: str) -> dict[str, Any]:
-    def look() -> dict[str, Any] | None:
+    def query_route() -> dict[str, Any] | None:
         answer = ask_server(
             cluster.namesrv.address, requests.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         )
         return json.loads(answer.body) if answer.code == requests.SUCCESS else None
 
-    return wait_until(look, f"route of {topic}", timeout_s=SOON_S)
+    return wait_until(query_route, f"route of {topic}", timeout_s=SOON_S)
 
 
 @dataclass
@@ -127,9 +126,9 @@ class Stage:
     shell: Shell
     topic: str
     consumers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """What each running consumer must have got, exactly."""
+    """Exactly the bodies that each running consumer must receive."""
     repeatable: frozenset[str] = frozenset()
-    """What may come besides, since whoever handled it died."""
+    """Bodies that may be redelivered, because the consumer that handled them was killed."""
     producers: list[str] = field(default_factory=list[str])
 
     @property
@@ -139,7 +138,7 @@ class Stage:
     # -- sending
 
     def send(self, messages: Sequence[Message], *, way: str = "sync", **more: object) -> list[Any]:
-        """What the client returned for each; for a batch and a oneway send there is less of it."""
+        """The client's result of each message; a batch has one result, a oneway send none."""
         name = f"{self.topic}-producer"
         if name not in self.producers:
             self.start_producer()
@@ -166,7 +165,7 @@ class Stage:
         return f"{self.topic}-{name}"
 
     def expect(self, consumer: str, bodies: Sequence[str]) -> list[dict[str, Any]]:
-        """These bodies come, besides those expected before, and nothing else; all that came."""
+        """Wait for exactly these bodies and those expected before; returns all received."""
         self.consumers[consumer] += bodies
         wait_for_bodies(self.shell, consumer, self.consumers[consumer], self.repeatable)
         return self.shell.consumed(consumer)
@@ -176,13 +175,13 @@ class Stage:
         return found
 
     def stop_consumer(self, consumer: str) -> None:
-        """Nothing may have come late or twice while it was stopping."""
+        """Stop a consumer; it must not have received late or duplicate messages meanwhile."""
         bodies = self.consumers.pop(consumer)
         self.shell.ask("stop_consumer", name=consumer)
         assert_bodies(self.shell, consumer, bodies, self.repeatable)
 
     def close(self) -> None:
-        """Stop everything first, so that a failure leaves nothing running behind it."""
+        """Stop all clients first, so that a failure leaves none running."""
         for consumer in self.consumers:
             self.shell.ask("stop_consumer", name=consumer)
         for producer in self.producers:
@@ -210,7 +209,7 @@ def bodies_at(shell: Shell, consumer: str) -> list[str]:
 def assert_bodies(
     shell: Shell, consumer: str, bodies: Sequence[str], repeatable: frozenset[str] = frozenset()
 ) -> None:
-    """Each has come once, and nothing else but what may be repeated."""
+    """Each body was received once, and others only if they may be repeated."""
     came = Counter(bodies_at(shell, consumer))
     extra = came - Counter(bodies)
     assert not Counter(bodies) - came
@@ -218,7 +217,7 @@ def assert_bodies(
 
 
 def log_of(shell: Shell) -> str:
-    """The end of what the clients have logged."""
+    """The end of the clients' log."""
     parts = [shell.report()]
     for path in sorted((shell.home / "logs").rglob("*.log")):
         parts += path.read_text(errors="replace").splitlines()[-60:]
@@ -331,8 +330,8 @@ def test_queue_selector(stage: Stage) -> None:
         bodies = texts(f"queue {queue_id}", 8)
         sent = stage.send(plain(bodies), way="selector", selector_key=queue_id)
         assert_stored(sent, len(bodies))
-        places = [(each["queueId"], each["queueOffset"]) for each in sent]
-        assert places == [(queue_id, number) for number in range(8)]
+        positions = [(each["queueId"], each["queueOffset"]) for each in sent]
+        assert positions == [(queue_id, number) for number in range(8)]
         got = [each for each in stage.expect(consumer, bodies) if each["queueId"] == queue_id]
         in_order = sorted(got, key=lambda each: each["queueOffset"])
         assert [each["body"] for each in in_order] == bodies
@@ -350,7 +349,7 @@ def test_compressed_body(stage: Stage) -> None:
 
 
 def send_to_every_queue(stage: Stage, messages: Sequence[Message]) -> None:
-    """To each queue all of them; the body is preceded by the queue's id."""
+    """Send all of them to each queue, with the queue's id before the body."""
     for queue_id in QUEUES:
         own = [each | {"body": f"{queue_id} {each['body']}"} for each in messages]
         assert_stored(stage.send(own, way="selector", selector_key=queue_id), len(own))
@@ -358,7 +357,7 @@ def send_to_every_queue(stage: Stage, messages: Sequence[Message]) -> None:
 
 def test_tags(stage: Stage) -> None:
     waiting = stage.start_consumer("waiting", tags="TagB || TagC")
-    # The last one is wanted, so that all before it have been looked at when it comes.
+    # The last one matches, so all before it have been filtered when it arrives.
     tags = ["TagA", "TagB", "", "TagC", "tagb", "TagBB", "TagA", "TagC"]
     messages = [{"body": f"{n} {tag}", "tags": tag} for n, tag in enumerate(tags)]
     send_to_every_queue(stage, messages)
@@ -389,7 +388,7 @@ def test_sql92(stage: Stage) -> None:
     stage.expect(late, wanted)
 
 
-def test_bad_sql92_is_refused_when_the_consumer_starts(stage: Stage) -> None:
+def test_invalid_sql92_is_rejected_when_the_consumer_starts(stage: Stage) -> None:
     with pytest.raises(AssertionError, match="MQClientException"):
         stage.start_consumer("bad", sql="age >")
     assert stage.consumers == {}
@@ -411,7 +410,7 @@ def test_broadcasting(stage: Stage) -> None:
         stage.expect(consumer, bodies)
 
 
-def test_restarted_consumer_goes_on_where_it_was(stage: Stage) -> None:
+def test_restarted_consumer_resumes_at_its_offset(stage: Stage) -> None:
     before, between, after = (texts(what, 20) for what in ("before", "between", "after"))
     first = stage.start_consumer("first")
     stage.send(plain(before))
@@ -424,12 +423,12 @@ def test_restarted_consumer_goes_on_where_it_was(stage: Stage) -> None:
     stage.expect(second, after)
 
 
-def test_two_consumers_share_when_one_joins_and_when_one_is_killed(stage: Stage) -> None:
+def test_queues_are_rebalanced_when_a_consumer_joins_or_is_killed(stage: Stage) -> None:
     here = stage.start_consumer("here")
     alone, together, again = (texts(what, 40) for what in ("alone", "together", "again"))
     stage.send(plain(alone))
     stage.expect(here, alone)
-    # The one that joins asks the broker at once, the timer that commits may be five seconds away.
+    # The joining consumer queries offsets immediately; the next periodic commit may be 5 s away.
     commit_all(stage, here, {"0": 10, "1": 10, "2": 10, "3": 10})
 
     with broker_shell(stage.shell.version) as other_jvm:
@@ -453,7 +452,7 @@ def test_two_consumers_share_when_one_joins_and_when_one_is_killed(stage: Stage)
         other_jvm.process.kill()
         other_jvm.process.wait(SOON_S)
 
-    # A commit of the queues' former owner may have come after the last one of the dead.
+    # The previous owner of the queues may have committed after the killed consumer did.
     stage.repeatable = frozenset(by_owner[False])
     wait_until(
         lambda: stage.queues_of(here) == QUEUES,
@@ -466,7 +465,7 @@ def test_two_consumers_share_when_one_joins_and_when_one_is_killed(stage: Stage)
 
 
 def commit_all(stage: Stage, consumer: str, wanted: dict[str, int]) -> None:
-    """A message is done a moment after it was shown, so the commit is repeated until it is full."""
+    """A message is complete shortly after its callback, so commit until all are included."""
     wait_until(
         lambda: stage.shell.ask("commit", name=consumer, topic=stage.topic) == wanted,
         f"commit of {wanted}",
@@ -527,8 +526,8 @@ def test_consume_from_timestamp(forgetful_stage: Stage) -> None:
     stage.expect(consumer, late)
 
 
-def test_new_group_gets_all_of_a_young_queue(stage: Stage) -> None:
-    """As with the original: what was sent while the group was being set up is not lost to it."""
+def test_new_group_reads_a_short_queue_from_its_start(stage: Stage) -> None:
+    """As with Apache's broker: messages sent while the group is being set up are not skipped."""
     stage.send(plain(early := texts("early", 8)))
     consumer = stage.start_consumer("last", from_where="CONSUME_FROM_LAST_OFFSET")
     stage.send(plain(late := texts("late", 8)))
@@ -555,8 +554,8 @@ def test_query_by_key_and_by_id(stage: Stage) -> None:
         for message_id in (result["offsetMsgId"], result["msgId"]):
             found = stage.shell.ask("view", name=producer, topic=stage.topic, message_id=message_id)
             assert (found["body"], found["keys"]) == (message["body"], message["keys"])
-            place = (found["queueId"], found["queueOffset"])
-            assert place == (result["queueId"], result["queueOffset"])
+            position = (found["queueId"], found["queueOffset"])
+            assert position == (result["queueId"], result["queueOffset"])
 
 
 # -- mqadmin --------------------------------------------------------------------------------------
@@ -564,7 +563,7 @@ def test_query_by_key_and_by_id(stage: Stage) -> None:
 
 @pytest.fixture
 def mqadmin(cluster: Cluster, shells: Shells, version: str) -> Callable[..., str]:
-    """The stock mqadmin on our servers; what it prints must not be a stack trace."""
+    """The stock mqadmin on our servers; its output must not contain a stack trace."""
 
     def run(*arguments: str) -> str:
         output = shells(version).mqadmin(cluster.namesrv.address, *arguments)
@@ -617,7 +616,7 @@ def test_update_group(cluster: Cluster, version: str, mqadmin: Callable[..., str
 def test_query_message_by_id(stage: Stage, mqadmin: Callable[..., str]) -> None:
     (sent,) = stage.send([{"body": "found by id", "tags": "TagQ", "keys": "key-q"}])
     message_id = sent["offsetMsgId"]
-    # From 5.x on the topic is asked for, too.
+    # From 5.x on the topic is required, too.
     topic = () if stage.shell.version.startswith("4.") else ("-t", stage.topic)
     output = mqadmin("queryMsgById", "-i", message_id, *topic)
     shown: dict[str, str] = dict(re.findall(r"^([A-Z][A-Za-z ]+): +(.*?) *$", output, re.M))

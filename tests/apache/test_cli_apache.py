@@ -1,7 +1,7 @@
 """The command line on Apache's clusters: it works there unchanged, and does the same on ours.
 
 Every test runs against our cluster, 5.5.0 and 4.9.7. Consumers are the client of this package, so
-that each member can be asked what it subscribes to, on any broker.
+that the subscriptions of each member can be queried on any broker.
 """
 
 import asyncio
@@ -30,25 +30,25 @@ def cli(backend: Backend) -> Cli:
 
 
 def new_topic(cli: Cli, backend: Backend, text: str) -> str:
-    """A topic with two queues that the nameserver knows."""
+    """A topic with two queues, registered with the nameserver."""
     topic = backend.name(text)
     cli("topic", "create", topic, "--queues", "2")
     return topic
 
 
-async def soon(cli: Cli, *words: str) -> Ran:
-    """Run a command until it succeeds: Apache's nameserver learns of a topic in its own time."""
+async def run_until_success(cli: Cli, *arguments: str) -> Ran:
+    """Run a command until it succeeds: brokers register topics with Apache's nameserver later."""
 
-    async def look() -> Ran:
-        return await asyncio.to_thread(run_any, cli, *words)
+    async def attempt() -> Ran:
+        return await asyncio.to_thread(run_any, cli, *arguments)
 
-    return await until(look, lambda ran: ran.code == 0)
+    return await until(attempt, lambda ran: ran.code == 0)
 
 
-def run_any(cli: Cli, *words: str) -> Ran:
+def run_any(cli: Cli, *arguments: str) -> Ran:
     from tests.support.command_line import run_words
 
-    return run_words([*words, "--namesrv", cli.namesrv])
+    return run_words([*arguments, "--namesrv", cli.namesrv])
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def consumer(
 
 async def test_topic_list(cli: Cli, backend: Backend) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "listed")
-    ran = await soon(cli, "topic", "show", topic, "--json")
+    ran = await run_until_success(cli, "topic", "show", topic, "--json")
     assert [each["read_queues"] for each in ran.json["brokers"]] == [2]
     assert len(ran.json["queues"]) == 2
     (row,) = (await cli.run("topic", "list", topic, "--json")).json
@@ -85,7 +85,7 @@ async def test_topic_list(cli: Cli, backend: Backend) -> None:
         await asyncio.to_thread(run_any, cli, "topic", "delete", topic, "--yes")
         return await asyncio.to_thread(run_any, cli, "topic", "show", topic)
 
-    # A registration that was on its way to Apache's nameserver brings the topic back.
+    # A registration in flight to Apache's nameserver restores the topic.
     gone = await until(delete, lambda ran: ran.code == 1)
     assert "there is no topic" in gone.err
 
@@ -94,20 +94,20 @@ async def test_group_show(cli: Cli, backend: Backend) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "shown")
     group = backend.name("shown")
     await cli.run("group", "create", group, "--retries", "3")
-    await soon(cli, "message", "send", topic, "x", "--count", "4", "--tag", "a")
+    await run_until_success(cli, "message", "send", topic, "x", "--count", "4", "--tag", "a")
     async with (
         consumer(backend, group, topic, "a", "one") as received,
         consumer(backend, group, topic, "a || b", "two") as more,
     ):
 
-        async def look() -> Ran:
+        async def attempt() -> Ran:
             return await cli.run("group", "show", group, "--json")
 
         def both(ran: Ran) -> bool:
             asked = [each["subscriptions"] for each in ran.json["members"]]
             return len(asked) == 2 and None not in asked
 
-        ran = await until(look, both)
+        ran = await until(attempt, both)
         (found,) = ran.json["contradictions"]
         assert found["topic"] == topic
         sides = {what: who[0].split("@")[1] for what, who in found["sides"].items()}
@@ -121,7 +121,7 @@ async def test_group_show(cli: Cli, backend: Backend) -> None:
 
 async def test_message_tail(cli: Cli, backend: Backend) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "tailed")
-    sent = await soon(
+    sent = await run_until_success(
         cli, "message", "send", topic, "first", "--tag", "a", "--key", "k1", "--property", "n=7",
         "--json",
     )  # fmt: skip
@@ -137,10 +137,10 @@ async def test_message_tail(cli: Cli, backend: Backend) -> None:
     async def by_key() -> Ran:
         return await cli.run("message", "query", topic, "--key", "k1", "--json")
 
-    # Apache's index follows the log in its own time.
+    # Apache's index is updated after the log.
     (found,) = (await until(by_key, lambda ran: bool(ran.json))).json
     assert found["id"] == message_id
-    shown = await soon(cli, "message", "show", message_id, "--topic", topic, "--json")
+    shown = await run_until_success(cli, "message", "show", message_id, "--topic", topic, "--json")
     assert shown.json["properties"]["n"] == "7"
     (walked,) = (
         await cli.run("message", "query", topic, "--from", "1h", "--tag", "b", "--json")
@@ -150,15 +150,15 @@ async def test_message_tail(cli: Cli, backend: Backend) -> None:
 
 async def test_message_recall(cli: Cli, backend: Backend) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "recalled")
-    await soon(cli, "topic", "show", topic)
+    await run_until_success(cli, "topic", "show", topic)
     async with Producer("recalling", namesrv=backend.namesrv) as producer:
         gone = await producer.send(topic, b"gone", delay=8)
         await producer.send(topic, b"kept", delay=8)
-    words = ("message", "recall", gone.msg_id, "--topic", topic, "--yes")
+    arguments = ("message", "recall", gone.msg_id, "--topic", topic, "--yes")
     if not backend.has_timers:
-        assert "is pending" in (await cli.run(*words, code=1)).err
+        assert "is pending" in (await cli.run(*arguments, code=1)).err
         return
-    assert "recalled" in (await soon(cli, *words)).out
+    assert "recalled" in (await run_until_success(cli, *arguments)).out
     assert [each.body for each in await backend.await_stored(topic, 1)] == [b"kept"]
 
 
@@ -166,15 +166,15 @@ async def test_offset_reset(cli: Cli, backend: Backend) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "moved")
     group = backend.name("moved")
     await cli.run("group", "create", group)
-    await soon(cli, "message", "send", topic, "x", "--count", "6")
+    await run_until_success(cli, "message", "send", topic, "x", "--count", "6")
     move = ("offset", "reset", group, topic, "--yes")
 
     async def lag_at_the_end() -> int:
-        await soon(cli, *move, "--to", "latest")
+        await run_until_success(cli, *move, "--to", "latest")
         lag: int = (await cli.run("group", "show", group, "--json")).json["lag"]
         return lag
 
-    # What is stored comes into Apache's queues a little later, and only then is it the end.
+    # Apache's broker adds stored messages to its queues later; only then the end includes them.
     await until(lag_at_the_end, lambda lag: lag == 0)
     await cli.run(*move, "--to", "earliest")
 
@@ -193,34 +193,34 @@ async def test_offset_reset_while_consumers_are_online(cli: Cli, backend: Backen
     topic = await asyncio.to_thread(new_topic, cli, backend, "online")
     group = backend.name("online")
     await cli.run("group", "create", group)
-    await soon(cli, "message", "send", topic, "x", "--count", "6")
+    await run_until_success(cli, "message", "send", topic, "x", "--count", "6")
     async with consumer(backend, group, topic) as received:
 
         async def committed() -> bool:
-            told = await cli.run("group", "show", group, "--json")
-            mine = [each for each in told.json["queues"] if each["topic"] == topic]
+            answered = await cli.run("group", "show", group, "--json")
+            mine = [each for each in answered.json["queues"] if each["topic"] == topic]
             return len(received) >= 6 and len(mine) == 2 and all(not each["lag"] for each in mine)
 
         await until(committed, bool)
         moved = await cli.run("offset", "reset", group, topic, "--to", "earliest", "--yes")
         assert "online" in moved.out
 
-        async def look() -> int:
+        async def attempt() -> int:
             return len(received)
 
-        await until(look, lambda number: number >= 12)
+        await until(attempt, lambda number: number >= 12)
 
 
 async def test_cluster_top(cli: Cli, backend: Backend) -> None:
-    async def look() -> Ran:
+    async def attempt() -> Ran:
         return await cli.run("cluster", "top", "--once", "--json")
 
     def has_rates(ran: Ran) -> bool:
         (broker,) = ran.json["brokers"]
         return broker["in_tps"] is not None and broker["out_tps"] is not None
 
-    # A broker of 4.9 tells no rate before it has run for as long as the rate is taken over.
-    (broker,) = (await until(look, has_rates)).json["brokers"]
+    # A 4.9 broker reports a rate only after it has run for the whole window of that rate.
+    (broker,) = (await until(attempt, has_rates)).json["brokers"]
     assert 0 < broker["disk_ratio"] < 1
     assert "backlog" in (await cli.run("cluster", "top", "--once")).out
     assert (await cli.run("cluster", "show", "--json")).json[0]["version"] == broker["version"]
@@ -237,33 +237,35 @@ async def test_doctor(cli: Cli, backend: Backend) -> None:
 
 async def test_settings_and_nameserver(cli: Cli, backend: Backend) -> None:
     name = (await cli.run("broker", "list", "--json")).json[0]["broker"]
-    words = ("broker", "config", name)
-    await cli.run(*words, "--set", "maxMessageSize=4194303", "--yes")
-    told = (await cli.run(*words, "maxMessageSize", "--json")).json
-    assert told == {name: {"maxMessageSize": "4194303"}}
+    arguments = ("broker", "config", name)
+    await cli.run(*arguments, "--set", "maxMessageSize=4194303", "--yes")
+    answered = (await cli.run(*arguments, "maxMessageSize", "--json")).json
+    assert answered == {name: {"maxMessageSize": "4194303"}}
     await cli.run("namesrv", "kv", "put", "cli", "key", "value")
     assert (await cli.run("namesrv", "kv", "get", "cli", "key")).out == "value\n"
     assert "listenPort" in (await cli.run("namesrv", "config")).out
 
 
-async def test_what_is_exported_measured_and_shared_out(
+async def test_export_latency_allocate_and_watch(
     cli: Cli, backend: Backend, tmp_path: Path
 ) -> None:
     topic = await asyncio.to_thread(new_topic, cli, backend, "exported")
     group = backend.name("exported")
     await cli.run("group", "create", group, "--retry-queues", "2")
-    await soon(cli, "topic", "show", topic)
-    told = (await cli.run("cluster", "export", "metadata", "--json")).json
-    assert told["topicConfigTable"][topic]["readQueueNums"] == 2
-    assert told["subscriptionGroupTable"][group]["retryQueueNums"] == 2
-    assert "TBW102" not in told["topicConfigTable"]
+    await run_until_success(cli, "topic", "show", topic)
+    answered = (await cli.run("cluster", "export", "metadata", "--json")).json
+    assert answered["topicConfigTable"][topic]["readQueueNums"] == 2
+    assert answered["subscriptionGroupTable"][group]["retryQueueNums"] == 2
+    assert "TBW102" not in answered["topicConfigTable"]
     await cli.run("cluster", "export", "configs", "--folder", str(tmp_path))
     assert "flushDiskType" in (tmp_path / "configs.json").read_text()
     figures = (await cli.run("cluster", "export", "metrics", "--json")).json
     (report,) = figures["evaluateReport"].values()
     assert report["runtimeQuota"]["topicSize"] >= 1
     assert report["runtimeQuota"]["diskRatio"]["commitLogDiskRatio"]
-    (row,) = (await soon(cli, "cluster", "latency", "--count", "3", "--once", "--json")).json
+    (row,) = (
+        await run_until_success(cli, "cluster", "latency", "--count", "3", "--once", "--json")
+    ).json
     assert (row["stored"], row["failed"]) == (3, 0)
     shares = (await cli.run("group", "allocate", topic, "a", "b", "--json")).json["result"]
     assert [len(shares[name]) for name in ("a", "b")] == [1, 1]

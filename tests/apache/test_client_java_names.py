@@ -20,10 +20,10 @@ CLASSES = (
     "client.consumer.DefaultLitePullConsumer",
 )
 GETTER = re.compile(r"(get|is)[A-Z]\w*")
-"""What a program was told by its own settings; the document says so for all of them together."""
+"""Getters of a program's own settings; the page describes them all in one sentence."""
 EVERY_OBJECT_HAS = {"equals", "hashCode", "toString"}
 OF_THE_GRPC_CLIENT = {"setAwaitDuration", "setSubscriptionExpressions"}
-"""Setters of its SimpleConsumer; its classes are in jars of their own, which are not here."""
+"""Setters of Java's SimpleConsumer, whose classes are in other jars, which are not fetched."""
 
 
 def documented_names() -> set[str]:
@@ -50,8 +50,8 @@ def public_methods(name: str) -> set[str]:
 def test_every_public_method_has_a_row(apache: None, name: str) -> None:
     methods = public_methods(name)
     assert len(methods) > 5, methods
-    told = {each for each in methods if not GETTER.fullmatch(each)} - EVERY_OBJECT_HAS
-    assert sorted(told - documented_names()) == []
+    methods_of_java = {each for each in methods if not GETTER.fullmatch(each)} - EVERY_OBJECT_HAS
+    assert sorted(methods_of_java - documented_names()) == []
 
 
 def test_tables_list_only_setters_of_java(apache: None) -> None:

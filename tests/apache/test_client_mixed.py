@@ -1,4 +1,4 @@
-"""Groups with members of both kinds: our consumers and the stock Java ones divide queues alike."""
+"""Groups with our consumers and stock Java consumers: both allocate queues alike."""
 
 import asyncio
 import random

@@ -107,9 +107,11 @@ async def test_ordered_by_shard(backend: Backend, producer: Producer) -> None:
     for message in await backend.await_stored(topic, 20):
         shard = message.properties[properties.SHARDING_KEY]
         by_shard.setdefault(shard, []).append((message.queue_id, int(message.body)))
-    for places in by_shard.values():
-        assert len({queue_id for queue_id, _ in places}) == 1
-        assert [number for _, number in places] == sorted(number for _, number in places)
+    for sent_in_shard in by_shard.values():
+        assert len({queue_id for queue_id, _ in sent_in_shard}) == 1
+        assert [number for _, number in sent_in_shard] == sorted(
+            number for _, number in sent_in_shard
+        )
 
 
 async def test_oneway(backend: Backend, producer: Producer) -> None:
@@ -120,7 +122,7 @@ async def test_oneway(backend: Backend, producer: Producer) -> None:
 
 async def test_in_flight(backend: Backend) -> None:
     topic = backend.name("InFlight")
-    told: list[str] = []
+    callbacks: list[str] = []
     async with Producer(
         backend.name("senders"), namesrv=backend.namesrv, in_flight_count=16, send_timeout_ms=20_000
     ) as producer:
@@ -128,12 +130,14 @@ async def test_in_flight(backend: Backend) -> None:
         futures = [
             await producer.submit(
                 Message(topic, f"{number}"),
-                on_done=lambda result, error: told.append(result.msg_id if result else str(error)),
+                on_done=lambda result, error: callbacks.append(
+                    result.msg_id if result else str(error)
+                ),
             )
             for number in range(1, 200)
         ]
         results = await asyncio.gather(*futures)
-    assert sorted(told) == sorted(result.msg_id for result in results)
+    assert sorted(callbacks) == sorted(result.msg_id for result in results)
     found = await backend.await_stored(topic, 200)
     assert sorted(int(message.body) for message in found) == list(range(200))
 
@@ -242,11 +246,11 @@ async def test_delay_level(backend: Backend, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("how", ["delay", "deliver_at"])
-async def test_any_delay(backend: Backend, producer: Producer, how: str) -> None:
+async def test_arbitrary_delay(backend: Backend, producer: Producer, how: str) -> None:
     """4.9 has no timers: it stores the message immediately, as docs/client.md says."""
     topic = backend.name("Timer")
     await producer.send(topic, b"now")
-    # Where it is stored at once, it is there long before its time.
+    # If it is stored immediately, it is visible long before its delivery time.
     delay = timedelta(seconds=2.5 if backend.has_timers else 3_600)
     due = datetime.now(UTC) + delay
     message = (
@@ -256,7 +260,7 @@ async def test_any_delay(backend: Backend, producer: Producer, how: str) -> None
     )
     await producer.send(message)
     found = {m.body: m.store_time_ms for m in await backend.await_stored(topic, 2)}
-    # Apache's timers know whole seconds.
+    # Apache's timers have a resolution of one second.
     is_late = found[b"later"] >= due.timestamp() * 1000 - 1_100
     assert is_late is backend.has_timers
 
@@ -385,7 +389,7 @@ async def test_request_without_reply(backend: Backend, producer: Producer) -> No
     assert topic in str(late.value)
 
 
-# -- routes that are old ---------------------------------------------------------------------------
+# -- stale routes ----------------------------------------------------------------------------------
 
 
 async def create_topic(
@@ -441,12 +445,12 @@ async def send_by(way: str, producer: Producer, topic: str) -> int:
 
 
 @pytest.mark.parametrize("way", ["send", "submit", "send_many", "ordered"])
-async def test_a_topic_with_fewer_queues_than_the_producer_knows(
+async def test_sends_succeed_after_the_number_of_queues_is_reduced(
     backend: Backend, way: str
 ) -> None:
     topic = backend.name("Fewer")
     async with Producer(backend.name("old"), namesrv=backend.namesrv, retry_count=0) as producer:
-        # First the topic's template has more queues than the topic, then the topic itself had.
+        # First the topic's template has more queues than the topic, then the topic had more before.
         for known_count, count in ((4, 2), (2, 1)):
             assert len(await producer.queues(topic)) == known_count
             await create_topic(backend, topic, count)
@@ -466,10 +470,12 @@ async def test_trace(backend: Backend) -> None:
         half = await producer.send_in_transaction(Message(topic, b"commit"))
     wanted = {plain.msg_id, half.sent.msg_id, *(result.msg_id for result in many)}
 
-    async def look() -> dict[str, list[str]]:
+    async def read_traces() -> dict[str, list[str]]:
         return _trace_of(await backend.stored(TRACE_TOPIC), group)
 
-    found = await until(look, lambda seen: set(seen) == wanted and len(seen[half.sent.msg_id]) == 2)
+    found = await until(
+        read_traces, lambda seen: set(seen) == wanted and len(seen[half.sent.msg_id]) == 2
+    )
     kind, began_ms, region, _, of, msg_id, tags, keys, host, size, cost, number, offset_id, ok = (
         found[plain.msg_id][0].split("\x01")
     )

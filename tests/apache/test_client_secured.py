@@ -67,7 +67,7 @@ class Twice:
         return None if message.reconsume_times else Later(delay_level=1)
 
 
-# -- who may do what -------------------------------------------------------------------------------
+# -- access control --------------------------------------------------------------------------------
 
 
 async def see_what_is_granted(known: ClientSettings, group: str, topic: str) -> None:
@@ -145,7 +145,7 @@ async def create_user(cluster: Secured, user: Credentials, resources: list[str])
         await own.release()
 
 
-# -- encrypted -------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
 async def test_every_kind_of_client_over_tls(cluster: Secured) -> None:
@@ -170,7 +170,7 @@ async def test_every_kind_of_client_over_tls(cluster: Secured) -> None:
         await lite.commit()
         await eventually(lambda: sum(map(len, in_order.values())) == 100, "all in order")
     assert sorted(polled, key=int) == [f"{number}" for number in range(100)]
-    assert all(places == list(range(len(places))) for places in in_order.values())
+    assert all(offsets == list(range(len(offsets))) for offsets in in_order.values())
     for group in (ORDERED_GROUP, ASKING_GROUP):
         async with QueueReader(group, settings=sealed) as reader:
             queues = await reader.queues(ORDERED)
@@ -189,7 +189,9 @@ async def test_untrusted_certificate_is_rejected(cluster: Secured) -> None:
 # -- killed ----------------------------------------------------------------------------------------
 
 
-async def test_an_ordered_consumer_is_killed(cluster: Secured, tmp_path: Path) -> None:
+async def test_consumption_resumes_after_an_ordered_consumer_is_killed(
+    cluster: Secured, tmp_path: Path
+) -> None:
     """The locks of the dead consumer expire, then consumption continues; locks are signed."""
     topic, group = "KilledOrder", "killed-clerks"
     await create_topic(cluster.backend, topic, QUEUES, credentials=CHIEF)

@@ -40,7 +40,7 @@ def texts(messages: list[PoppedMessage]) -> list[str]:
 async def received(
     consumer: SimpleConsumer, count: int, invisible_s: float = LONG_S
 ) -> list[PoppedMessage]:
-    """Receive so many messages."""
+    """Receive `count` messages."""
     found: list[PoppedMessage] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(found) < count:
@@ -51,10 +51,10 @@ async def received(
 async def until_committed(site: Site, group: str, topic: str, offsets: list[int]) -> None:
     """Apache's brokers commit acknowledged messages with a delay."""
 
-    async def look() -> bool:
+    async def is_committed() -> bool:
         return await site.committed(group, topic, len(offsets)) == offsets
 
-    await eventually(look, f"{offsets} committed")
+    await eventually(is_committed, f"{offsets} committed")
 
 
 async def consumers_share_one_queue(site: Site) -> None:
@@ -107,7 +107,7 @@ async def another_time_gives_another_handle(site: Site) -> None:
         await consumer.change_invisible(given, 0)
         (again,) = await received(consumer, 1)
         assert (again.text, again.reconsume_times) == ("given back", 1)
-        # By now the first time of the other is over, too, and it did not come.
+        # The first invisible time of the other is over as well, and it was not redelivered.
         await consumer.ack_many([longer, again])
         await until_committed(site, group, topic, [2])
 
@@ -169,6 +169,6 @@ async def test_broker_4_9_does_not_support_pop(backend: Backend, tmp_path: Path)
         topic = await site.topic()
         async with consuming(site, site.name("group"), topic) as consumer:
             for wait_s in (0, LONG_S):
-                with pytest.raises(BrokerError, match="does not support pop") as told:
+                with pytest.raises(BrokerError, match="does not support pop") as caught:
                     await consumer.receive(wait=wait_s)
-                assert not told.value.retriable
+                assert not caught.value.retriable

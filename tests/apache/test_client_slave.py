@@ -79,7 +79,7 @@ async def test_pulls_are_redirected_to_the_slave(pair: Pair) -> None:
         async def suggested() -> int:
             return (await reader.pull(queue, 0, message_count=1)).suggested_broker_id
 
-        # The master says so to whoever is behind; the slave, once it has the messages, agrees.
+        # The master suggests the slave to lagging consumers; so does the slave, once in sync.
         await until(suggested, lambda broker_id: broker_id == SLAVE_ID)
         slow = Slow(COUNT // 4)
         consumer = PushConsumer(
@@ -102,7 +102,7 @@ async def test_pulls_are_redirected_to_the_slave(pair: Pair) -> None:
             await until(seen_count, lambda count: count == COUNT)
             pulled = await reader.pull(queue, 0)
             assert pulled.messages[0].queue_offset == 0
-    # Offsets went to the slave as well; from there a successor would begin.
+    # Offsets were committed to the slave as well; the next consumer would start there.
     async with QueueReader(GROUP, namesrv=pair.namesrv) as reader:
         assert sum([await reader.committed(each) or 0 for each in queues]) == COUNT
 

@@ -43,7 +43,7 @@ def new_topic(backend: Backend, text: str, queue_count: int) -> str:
 
 def test_the_blocking_producer_has_the_same_names(backend: Backend) -> None:
     topic = new_topic(backend, "Blocking", 4)
-    told: list[SendResult | None] = []
+    callbacks: list[SendResult | None] = []
     with sync.Producer(backend.name("blocking"), namesrv=backend.namesrv) as producer:
         first = producer.send(topic, b"x", keys="k")
         queues = producer.queues(topic)
@@ -54,11 +54,11 @@ def test_the_blocking_producer_has_the_same_names(backend: Backend) -> None:
         assert producer.send_ordered(Message(topic, b"o", shard="k")).queue == picked.queue
         assert len(producer.send_many([Message(topic, f"{n}") for n in range(10)])) == 10
         futures = [
-            producer.submit(Message(topic, f"{n}"), on_done=lambda done, _: told.append(done))
+            producer.submit(Message(topic, f"{n}"), on_done=lambda done, _: callbacks.append(done))
             for n in range(20)
         ]
         results = [future.result(timeout=DEADLINE_S) for future in futures]
-    assert {each.msg_id for each in told if each} == {result.msg_id for result in results}
+    assert {each.msg_id for each in callbacks if each} == {result.msg_id for result in results}
     assert len(asyncio.run(backend.await_stored(topic, 34))) == 34
 
 
@@ -218,10 +218,10 @@ async def test_consumers_are_traced(
         await producer.send(topic, b"look", keys=key)
     await consume(ClientSettings(namesrv=backend.namesrv, trace=True), topic)
 
-    async def look() -> list[str]:
+    async def read_traces() -> list[str]:
         stored = await backend.stored(TRACE_TOPIC)
         entries = [each for message in stored for each in message.body.decode().split("\x02")]
         return [entry.split("\x01")[0] for entry in entries if key in entry]
 
-    found = await until(look, lambda found: len(found) >= 2)
+    found = await until(read_traces, lambda found: len(found) >= 2)
     assert sorted(found) == ["SubAfter", "SubBefore"]

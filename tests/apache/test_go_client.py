@@ -1,7 +1,7 @@
-"""Our broker under the stock Go client, which speaks the protocol by itself, without Java's code.
+"""Our broker with the stock Go client, an independent implementation of the protocol.
 
 The program in `go/` is built into `.cache` of the repository, with the versions that its `go.sum`
-names. Where there is no Go, or its modules cannot be had, the test is skipped and says why.
+names. Without Go or its modules the test is skipped, with the reason.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ WAYS = ("sync", "async", "oneway", "batch")
 
 
 def run_go(go: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # The sources stay as they are, and no other Go is fetched than the one that is here.
+    # Do not change the sources, and do not fetch another Go toolchain.
     settings = {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"}
     return subprocess.run(
         [go, *arguments],
@@ -43,7 +43,7 @@ def run_go(go: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """The compiled program, named by what it is made of."""
+    """The compiled program, named by a hash of its sources."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go client: go is missing")
@@ -76,12 +76,12 @@ def test_go_client_sends_and_consumes(program: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr + cluster.broker.report()
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["stored"] == 3 * COUNT, "all but the oneway ones are acknowledged"
+    output: dict[str, Any] = json.loads(done.stdout)
+    assert output["stored"] == 3 * COUNT, "all but the oneway ones are acknowledged"
     sent = {way: [(f"{way} 消息 {n}", way, f"{way}-{n}") for n in range(COUNT)] for way in WAYS}
 
     def came(consumer: str) -> Counter[tuple[str, str, str]]:
-        return Counter((each["body"], each["tags"], each["keys"]) for each in told[consumer])
+        return Counter((each["body"], each["tags"], each["keys"]) for each in output[consumer])
 
     assert came("all") == Counter(each for way in WAYS for each in sent[way]), done.stderr
     assert came("tagged") == Counter(sent["sync"]), done.stderr

@@ -1,8 +1,8 @@
 """Stock clients on our broker: delayed, timed, recalled, retried and dead messages.
 
-Every test has a topic and a group of its own. Being early is a failure by the millisecond. How late
-a message was is measured by the broker's clock, when it stored the message for its consumers; a
-busy machine may spoil a run, so some are tried, and one in which all are in time is enough.
+Every test has a topic and a group of its own. A message that is a millisecond early is a failure.
+Lateness is measured by the broker's clock when it stores the message for consumers; a busy machine
+may delay a run, so there are several, and one in which all messages are in time is enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ LEVEL_LATE_MS_MAX = 150
 MOMENT_LATE_MS_MAX = 100
 RUNS_MAX = 5
 LEVELS_S = (1, 2, 1, 2, 3)
-"""Retries begin with the third, so each of them waits longer than the one before."""
+"""Retries begin with the third level, so each waits longer than the one before."""
 VIEW_MESSAGE_BY_ID = 33
 Shells = Callable[[str], Shell]
 Message = dict[str, Any]
@@ -53,7 +53,7 @@ def shells(apache: None) -> Iterator[Shells]:
 
 
 def consumed(shell: Shell, name: str, count: int) -> list[Message]:
-    """The messages of a consumer, once there are so many."""
+    """The messages of a consumer, once there are `count`."""
     wait_until(
         lambda: len(shell.consumed(name)) >= count,
         f"{count} messages for {name}",
@@ -69,7 +69,7 @@ def start(
     """A producer and a consumer, both named by the topic."""
     namesrv = cluster.namesrv.address
     shell.ask("start_producer", name=f"p-{topic}", namesrv=namesrv)
-    # The topic comes to be with its first message, and consumers look for it every 30 s.
+    # The first message creates the topic, and consumers query its route every 30 s.
     shell.ask("send", name=f"p-{topic}", topic=topic, body="hello")
     shell.ask(
         "start_consumer", name=f"c-{topic}", namesrv=namesrv, group=f"g-{topic}",
@@ -79,7 +79,7 @@ def start(
 
 
 def stored_ms(cluster: Cluster, offset_id: str) -> int:
-    """When the broker stored the message that it keeps waiting."""
+    """When the broker stored the delayed message."""
     log_offset = int(offset_id[-16:], 16)
     answer = ask_server(cluster.broker.address, VIEW_MESSAGE_BY_ID, {"offset": str(log_offset)})
     assert answer.code == SUCCESS, answer.remark
@@ -87,7 +87,7 @@ def stored_ms(cluster: Cluster, offset_id: str) -> int:
 
 
 def check_in_time(what: str, late_ms_max: int, run: Callable[[int], list[int]]) -> None:
-    """Of some runs one must be in time; each tells how late its messages were."""
+    """One of several runs must be in time; each returns how late its messages were."""
     worst_ms: list[int] = []
     for number in range(RUNS_MAX):
         late_ms = run(number)
@@ -123,7 +123,7 @@ def test_delay_levels(shells: Shells, cluster: Cluster, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
-def test_any_moment(shells: Shells, cluster: Cluster, version: str) -> None:
+def test_timer_messages_arrive_at_any_time(shells: Shells, cluster: Cluster, version: str) -> None:
     shell, topic = shells(version), f"moment-{version.replace('.', '-')}"
     start(shell, cluster, topic)
     asked: list[tuple[str, int, int]] = [
@@ -142,7 +142,7 @@ def test_any_moment(shells: Shells, cluster: Cluster, version: str) -> None:
             assert sent["status"] == "SEND_OK"
             earliest_ms[body] = due_ms[body] = sent["beforeMs"] + wait_ms
             if name != "deliver_in_ms":
-                # A delay begins when the broker gets the message.
+                # A delay begins when the broker receives the message.
                 due_ms[body] = stored_ms(cluster, sent["offsetMsgId"]) + wait_ms
         seen = consumed(shell, f"c-{topic}", 1 + len(asked) * (number + 1))
         came_ms = {m["body"]: m["storeMs"] for m in seen if m["body"] in due_ms}
@@ -170,10 +170,10 @@ def test_recall(shells: Shells, cluster: Cluster) -> None:
 
 
 def waits_of_retries(shell: Shell, cluster: Cluster, topic: str) -> tuple[list[Message], list[int]]:
-    """All tries of a message that always fails, and how long the broker kept it before each retry.
+    """All deliveries of a message that always fails, and the broker's delay before each retry.
 
-    From the moment that the client hands it to its listener to that at which the broker stores it
-    for the next try: giving it back takes part of that, so it can seem longer and never shorter.
+    Measured from the call of the listener until the broker stores the message for the next retry.
+    That includes sending it back, so it can be too long and never too short.
     """
     start(shell, cluster, topic, max_times=3, succeed_after=99)
     tries = [m for m in consumed(shell, f"c-{topic}", 4) if m["body"] == "hello"]
@@ -181,7 +181,7 @@ def waits_of_retries(shell: Shell, cluster: Cluster, topic: str) -> tuple[list[M
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
-def test_a_message_that_always_fails_is_retried_ever_later_and_ends_with_the_dead_letters(
+def test_a_failing_message_is_retried_with_growing_delays_and_becomes_a_dead_letter(
     shells: Shells, cluster: Cluster, version: str
 ) -> None:
     shell, levels_ms = shells(version), [1000 * LEVELS_S[level - 1] for level in (3, 4, 5)]
@@ -211,7 +211,7 @@ def test_a_message_that_always_fails_is_retried_ever_later_and_ends_with_the_dea
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
-def test_a_message_that_succeeds_the_second_time_is_done(
+def test_a_message_that_succeeds_on_retry_is_not_redelivered(
     shells: Shells, cluster: Cluster, version: str
 ) -> None:
     shell, topic = shells(version), f"second-{version.replace('.', '-')}"
@@ -231,10 +231,10 @@ SHAPE: dict[str, object] = {
 """Settings that must be the same for every broker of a store."""
 
 
-def test_waiting_messages_move_to_rocketmq_and_back(
+def test_delayed_messages_survive_moving_the_store_to_rocketmq_and_back(
     shells: Shells, apache: None, tmp_path: Path
 ) -> None:
-    """A store changes hands with messages waiting in it; each arrives once, and none early."""
+    """A store with delayed messages moves to another broker; each arrives once, and none early."""
     shell, topic, store = shells("5.5.0"), "moving", tmp_path / "store"
     due_ms: dict[str, int] = {}
 
@@ -244,7 +244,7 @@ def test_waiting_messages_move_to_rocketmq_and_back(
         due_ms[body] = sent["beforeMs"] + wait_ms
 
     def all_of(consumer: str) -> list[Message]:
-        """What a new group gets, once everything that was sent has arrived."""
+        """The messages of a new group, once everything that was sent has arrived."""
         shell.ask(
             "start_consumer", name=consumer, namesrv=namesrv.address, group=f"g-{consumer}",
             topic=topic,

@@ -1,8 +1,8 @@
 """The stock 5.5.0 client that pops, on our broker and on Apache's own.
 
-A consumer pops if it leaves the sharing of queues to the broker (`setClientRebalance(false)`) and
-its group's mode is POP, which `mqadmin setConsumeMode` sets. What is the same on both brokers is
-asked of both; dead letters of popped messages are Tianzhou's.
+A consumer pops if it leaves queue allocation to the broker (`setClientRebalance(false)`) and its
+group's mode is POP, which `mqadmin setConsumeMode` sets. Common behaviour is tested on both
+brokers; only Tianzhou has dead letters of popped messages.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ pytestmark = pytest.mark.apache
 VERSION = "5.5.0"
 SOON_S = 120
 INVISIBLE_MS = 5_000
-"""The least that the client takes."""
+"""The smallest value that the client accepts."""
 LONG_MS = 120_000
-"""What is acknowledged at all is acknowledged before."""
+"""Long enough for every acknowledgement."""
 FIRST_DELAY_MS = 10_000
-"""After which a message comes back that the client gave back for the first time."""
+"""The delay of the first redelivery of a message that the client sent back."""
 Message = dict[str, Any]
 T = TypeVar("T")
 Admin = Callable[..., str]
@@ -80,7 +80,7 @@ def admin(shells: Callable[[str], Shell]) -> Admin:
 
 
 def consumed(shell: Shell, names: list[str], count: int) -> list[Message]:
-    """The messages of consumers, once there are so many."""
+    """The messages of consumers, once there are `count`."""
 
     def all_of_them() -> list[Message]:
         return [each for name in names for each in shell.consumed(name)]
@@ -100,11 +100,11 @@ def topic_with_messages(
     """A topic of one queue, and a group that pops it."""
     shell.ask("start_producer", name=f"p-{topic}", namesrv=place.namesrv, queues=1)
     shell.ask("send", name=f"p-{topic}", topic=topic, bodies=bodies)
-    told = admin(
+    output = admin(
         place.namesrv, "setConsumeMode", "-b", place.broker, "-t", topic,
         "-g", f"g-{topic}", "-m", "POP",
     )  # fmt: skip
-    assert f"set consume mode to {place.broker} success" in told
+    assert f"set consume mode to {place.broker} success" in output
 
 
 def start_popping(
@@ -128,7 +128,7 @@ def test_consumers_share_one_queue(shell: Shell, admin: Admin, place: Place) -> 
     sent = ["hello"]
 
     def both_had_some() -> bool:
-        # The second learns of its queue with its first rebalance.
+        # The second gets its queue with its first rebalance.
         sent.append(f"{len(sent)}")
         shell.ask("send", name=f"p-{topic}", topic=topic, bodies=sent[-1:])
         return len(sent) > 60 and all(shell.consumed(name) for name in names)
@@ -140,8 +140,8 @@ def test_consumers_share_one_queue(shell: Shell, admin: Admin, place: Place) -> 
         shell.ask("stop_consumer", name=name)
 
 
-def test_our_consumer_shares_a_queue_with_javas(shell: Shell, admin: Admin, place: Place) -> None:
-    """Both pop in one group; each message comes to one of them, once."""
+def test_our_consumer_and_javas_share_one_queue(shell: Shell, admin: Admin, place: Place) -> None:
+    """Both pop in one group; each message is delivered to one of them, once."""
     topic = "pop-mixed"
     sent = ["hello"]
     topic_with_messages(shell, admin, place, topic, sent)
@@ -174,7 +174,7 @@ def test_our_consumer_shares_a_queue_with_javas(shell: Shell, admin: Admin, plac
     shell.ask("stop_consumer", name=topic)
 
 
-def test_what_is_not_acknowledged_or_given_back_comes_again(
+def test_messages_not_acknowledged_or_sent_back_are_redelivered(
     shell: Shell, admin: Admin, place: Place
 ) -> None:
     silent, rejected = "pop-silent", "pop-rejected"
@@ -199,18 +199,20 @@ def test_what_is_not_acknowledged_or_given_back_comes_again(
     )
 
 
-# Apache's broker delivers popped messages again without end.
+# Apache's broker redelivers popped messages without limit.
 @pytest.mark.parametrize("place", ["ours"], indirect=True)
-def test_a_message_that_is_given_back_too_often_is_a_dead_letter(
+def test_a_message_sent_back_too_often_becomes_a_dead_letter(
     shell: Shell, admin: Admin, place: Place
 ) -> None:
     topic = "pop-dead"
     topic_with_messages(shell, admin, place, topic, [topic])
-    told = admin(place.namesrv, "updateSubGroup", "-b", place.broker, "-g", f"g-{topic}", "-r", "0")
-    assert "success" in told
+    output = admin(
+        place.namesrv, "updateSubGroup", "-b", place.broker, "-g", f"g-{topic}", "-r", "0"
+    )
+    assert "success" in output
     start_popping(shell, place, topic, topic, succeed_after=99)
     (only,) = consumed(shell, [topic], 1)
-    # Its topic comes to be with the letter, and consumers look for it every second.
+    # The dead letter creates its topic, and consumers query its route every second.
     shell.ask(
         "start_consumer", name="letters", namesrv=place.namesrv, group="g-letters",
         topic=f"%DLQ%g-{topic}",
@@ -221,7 +223,7 @@ def test_a_message_that_is_given_back_too_often_is_a_dead_letter(
     assert len(shell.consumed(topic)) == 1
 
 
-# -- a store that changes hands --------------------------------------------------------------------
+# -- a store that moves between brokers ------------------------------------------------------------
 
 SHAPE: dict[str, object] = {
     key: BROKER_DEFAULTS[key]
@@ -233,7 +235,7 @@ SHAPE: dict[str, object] = {
 
 
 def with_peer(address: str, work: Callable[[Peer], Coroutine[None, None, T]]) -> T:
-    """Talk to a broker, ours or Apache's, in its own protocol."""
+    """A connection to a broker, ours or Apache's."""
 
     async def talk() -> T:
         async with peer_of(address) as peer:
@@ -243,19 +245,19 @@ def with_peer(address: str, work: Callable[[Peer], Coroutine[None, None, T]]) ->
 
 
 async def pop_until(peer: Peer, bodies: set[bytes]) -> list[Popped]:
-    """Everything that comes until all of these have come."""
+    """Pop until all of these have been received; returns all messages."""
     found: list[Popped] = []
 
-    async def look() -> bool:
+    async def pop_once() -> bool:
         found.extend(await pop(peer, init_mode=1))
         return {each.body for each in found} >= bodies
 
-    await eventually(look, f"{bodies} popped")
+    await eventually(pop_once, f"{bodies} popped")
     return found
 
 
 def test_a_store_moves_to_rocketmq_and_back_without_loss(apache: None, tmp_path: Path) -> None:
-    """What was in flight is delivered again by whoever has the store; what is done stays so."""
+    """The next broker of the store redelivers messages in flight, no acknowledged ones."""
     store = tmp_path / "store"
 
     async def ours(peer: Peer) -> None:
@@ -270,7 +272,7 @@ def test_a_store_moves_to_rocketmq_and_back_without_loss(apache: None, tmp_path:
         assert b"done" not in {each.body for each in found}
         for each in found:
             assert (await ack(peer, each)).code == ResponseCode.SUCCESS
-        # It commits what was acknowledged some moments later.
+        # It commits acknowledged messages later.
         place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"}
 
         async def committed() -> bool:
@@ -293,7 +295,7 @@ def test_a_store_moves_to_rocketmq_and_back_without_loss(apache: None, tmp_path:
         await peer.send(TOPIC, b"new", queue_count=1)
 
     async def ours_again(peer: Peer) -> None:
-        """RocketMQ's notes of what it handed out lie in its timer, which has become ours."""
+        """RocketMQ's records of popped messages are in its timer, which our broker now reads."""
         found = await pop_until(peer, {b"new", b"left", b"also left"})
         again = [each.body for each in found]
         assert sorted(again) == [b"also left", b"left", b"new"]

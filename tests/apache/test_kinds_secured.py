@@ -1,4 +1,4 @@
-"""Stock clients with an account at a broker with access control: all that they do is permitted."""
+"""Stock clients with an account on a broker with access control: their requests are permitted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +61,7 @@ def shell(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
         yield it
 
 
-def test_a_stock_client_may_do_all_that_its_account_is_granted(
+def test_stock_clients_can_use_all_permissions_of_their_account(
     cluster: Cluster, shell: Shell
 ) -> None:
     plain, questions = (

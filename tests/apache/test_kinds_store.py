@@ -33,8 +33,8 @@ SLOW: dict[str, Any] = {"transactionCheckInterval": 600_000, "transactionOpBatch
 QUICK: dict[str, Any] = {
     "transactionCheckInterval": 500,
     "transactionTimeOut": 1,
-    # Apache's brokers count checks that reach nobody, too, and on a busy machine many may pass
-    # before a producer is heard of.
+    # Apache's brokers also count checks that reach no producer, and on a busy machine many may pass
+    # before a producer registers.
     "transactionCheckMax": 10_000,
 }
 
@@ -53,19 +53,19 @@ async def end(peer: Peer, sent: Command, state: int) -> None:
 
 
 async def end_and_see(peer: Peer, sent: Command, state: int, end_count: int) -> None:
-    """End a half and wait for the record of it, which Apache's 5.x writes later."""
+    """End a half message and wait for the op record, which Apache's 5.x writes later."""
     await end(peer, sent, state)
-    place = {"topic": HALF_OP_TOPIC, "queueId": "0"}
+    queue = {"topic": HALF_OP_TOPIC, "queueId": "0"}
 
     async def is_written() -> bool:
-        answer = await peer.expect(RequestCode.GET_MAX_OFFSET, place)
+        answer = await peer.expect(RequestCode.GET_MAX_OFFSET, queue)
         return int(answer.fields["offset"]) == end_count
 
     await eventually(is_written, f"{end_count} records of ends")
 
 
 async def answer_checks(peer: Peer, name: str) -> None:
-    """Whatever is asked about is the one transaction that is open; commit it."""
+    """Every check must be of the one open transaction; commit it."""
     await peer.heartbeat("p1", producer="producers")
     await eventually(lambda: checks_of(peer), f"a check of {name}")
     assert {each.fields["msgId"] for each in checks_of(peer)} == {name}
@@ -88,7 +88,7 @@ async def test_open_transactions_move_with_the_store(
                 await end_and_see(peer, await prepare(peer, b"a"), COMMIT, 1)
                 await end_and_see(peer, await prepare(peer, b"b"), ROLLBACK, 2)
                 await prepare(peer, b"c")
-        # 4.9 reads one end per record.
+        # 4.9 reads one half offset per op record.
         one_each: dict[str, Any] = {"transactionOpMsgMaxSize": 1} if version < "5" else {}
         async with (
             running_broker(store, **SIZES, **QUICK, **one_each) as ours,

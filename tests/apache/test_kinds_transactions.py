@@ -1,6 +1,6 @@
-"""Transactions, order, replies, traces and questions to clients, with stock clients.
+"""Transactions, order, request-reply, traces and client status, with stock clients.
 
-One JVM of each version does everything but dying; the consumer that is killed has one of its own.
+One JVM of each version runs all clients except the consumer that is killed, which has its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ SOON_S = 90
 COMMIT, ROLLBACK, UNKNOWN = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
 PATIENCE_S = 300
 IMMUNE_S = 6
-"""In this time a producer can be stopped."""
+"""Long enough to stop a producer."""
 LOCK_MS = 4_000
 CLIENT_OPTIONS = [
     "-Drocketmq.client.rebalance.waitInterval=1000",
@@ -102,7 +102,7 @@ class Stage:
         return [each["body"] for each in self.shell.consumed(listener)]
 
     def wait_for(self, listener: str, bodies: Sequence[str]) -> None:
-        """Each of these has come, whatever else may have."""
+        """Wait until each of these has been received; others may be, too."""
         wait_until(
             lambda: set(bodies) <= set(self.bodies(listener)),
             f"{bodies} at {listener}",
@@ -131,7 +131,7 @@ def test_commit_rollback_and_check_back(stage: Stage) -> None:
     consumer = stage.consumer("c")
     producer = stage.transactions("p")
     checks = f"{producer}-checks"
-    # These two must not be asked about, however slow the client is to tell their ends.
+    # These two must not be checked, however late the client ends them.
     committed = stage.transact(producer, "committed", COMMIT, ROLLBACK, immune_s=PATIENCE_S)
     stage.transact(producer, "rolled back", ROLLBACK, COMMIT, immune_s=PATIENCE_S)
     stage.transact(producer, "committed by a check", UNKNOWN, COMMIT)
@@ -152,7 +152,7 @@ def test_commit_rollback_and_check_back(stage: Stage) -> None:
     assert (checked["topic"], checked["transactionId"]) == (stage.topic, last["msgId"])
 
 
-def test_clients_do_not_delay_transactions(stage: Stage) -> None:
+def test_the_delay_of_a_transaction_is_ignored_or_rejected(stage: Stage) -> None:
     consumer, producer = stage.consumer("c"), stage.transactions("p")
     if stage.shell.version.startswith("4"):
         stage.transact(producer, "delay ignored", COMMIT, COMMIT, delay_level=18)
@@ -162,14 +162,14 @@ def test_clients_do_not_delay_transactions(stage: Stage) -> None:
             stage.transact(producer, "delay refused", COMMIT, COMMIT, delay_level=18)
 
 
-def test_another_producer_answers(stage: Stage) -> None:
+def test_another_producer_of_the_group_answers_the_check(stage: Stage) -> None:
     consumer = stage.consumer("c")
     first = stage.transactions("first")
     stage.transact(first, "left behind", UNKNOWN, UNKNOWN)
     stage.transact(first, "taken over", UNKNOWN, COMMIT, immune_s=IMMUNE_S)
     stage.stop(first)
     second = stage.transactions("second")
-    # A producer of 5.x knows no broker, and no broker knows it, before it has sent something.
+    # A 5.x producer connects to a broker, and is registered there, with its first send.
     stage.transact(second, "its own", COMMIT, COMMIT)
     stage.wait_for(consumer, ["taken over", "its own"])
     stage.wait_for(f"{second}-checks", ["taken over", "left behind"])
@@ -224,8 +224,10 @@ def test_order_survives_a_killed_consumer(stage: Stage) -> None:
         assert_in_order(queue_id, bodies, before, stage.shell.consumed(survivor))
 
 
-def test_an_orderly_consumer_gives_up_one_message_and_keeps_the_order(stage: Stage) -> None:
-    """It holds its queue while it tries again; then the message is dead, and the rest follows."""
+def test_an_orderly_consumer_gives_up_a_failing_message_and_preserves_the_order(
+    stage: Stage,
+) -> None:
+    """The queue is blocked during retries; then the message is dead, and the rest follows."""
     times_max = 3
     bodies = {
         queue_id: [f"{queue_id}-{number}" for number in range(6)] for queue_id in range(2)
@@ -254,7 +256,7 @@ def test_an_orderly_consumer_gives_up_one_message_and_keeps_the_order(stage: Sta
     (dead,) = stage.shell.consumed(graveyard)
     assert dead["properties"]["RETRY_TOPIC"] == stage.topic
     assert dead["properties"]["ORIGIN_MESSAGE_ID"] == failed[0]["msgId"]
-    # Clients of 4.9 send it back with the times it was tried again; those of 5.x add one.
+    # Clients of 4.9 send it back with the number of retries; those of 5.x add one.
     of_5 = not stage.shell.version.startswith("4")
     assert dead["reconsumeTimes"] == times_max + of_5
 
@@ -265,7 +267,7 @@ def assert_in_order(
     before: Sequence[dict[str, Any]],
     after: Sequence[dict[str, Any]],
 ) -> None:
-    """A queue's messages come in their order; a new owner may repeat what was not committed."""
+    """Messages of a queue arrive in order; a new owner may repeat uncommitted ones."""
     first = [each["body"] for each in before if each["queueId"] == queue_id]
     second = [each["body"] for each in after if each["queueId"] == queue_id]
     for seen in (first, second):
@@ -314,7 +316,7 @@ def test_traces_can_be_read(stage: Stage) -> None:
 # -- questions ------------------------------------------------------------------------------------
 
 
-def test_messages_and_consumers_can_be_asked_about(stage: Stage) -> None:
+def test_mqadmin_reports_message_and_consumer_status(stage: Stage) -> None:
     ask = stage.shell.ask
     producer, consumer = stage.producer("p"), stage.consumer("c")
     group = f"{stage.topic}-g"
@@ -346,7 +348,7 @@ def test_messages_and_consumers_can_be_asked_about(stage: Stage) -> None:
             )
             return found[client]
 
-        # A message is done a moment after it was shown.
+        # A message is complete shortly after its callback.
         wait_until(lambda: status()["2"] == 2, "both done", timeout_s=SOON_S, seen=status)
         reset = ask("reset_offset", topic=stage.topic, group=group, time_ms=0)
         assert reset == {"0": 0, "1": 0, "2": 0, "3": 0}
@@ -360,12 +362,12 @@ def test_messages_and_consumers_can_be_asked_about(stage: Stage) -> None:
         ask("stop_admin")
 
 
-def test_a_consumer_that_is_gone_is_named(stage: Stage) -> None:
+def test_the_error_of_an_offline_consumer_says_so(stage: Stage) -> None:
     stage.shell.ask("start_admin", namesrv=stage.namesrv)
     stage.consumer("c")
     try:
-        # The tool finds the broker by the group's retry topic, which nameservers learn of a little
-        # later than the broker.
+        # The tool finds the broker by the group's retry topic, which is registered with nameservers
+        # a little later.
         def refusal() -> str:
             with pytest.raises(AssertionError) as caught:
                 stage.shell.ask(

@@ -1,4 +1,4 @@
-"""The kit itself: it says why it cannot run, tells what it saw, and leaves nothing behind."""
+"""The Apache test kit: it reports why it cannot run and what it waited for, and cleans up."""
 
 import os
 from pathlib import Path
@@ -43,12 +43,12 @@ def test_failed_fetch_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not (tmp_path / "cache" / "4.9.7").exists()
 
 
-def test_a_wait_that_fails_tells_what_it_saw() -> None:
+def test_a_timed_out_wait_reports_the_last_value() -> None:
     with pytest.raises(AssertionError, match=r"the moon: not within 0\.1 s; last seen: clouds"):
         wait_until(lambda: False, "the moon", timeout_s=0.1, seen=lambda: "clouds")
 
 
-def test_a_server_ends_with_whoever_started_it(apache: None) -> None:
+def test_a_server_ends_with_its_parent_process(apache: None) -> None:
     with apache_namesrv("4.9.7", graceful=False) as namesrv:
         assert namesrv.process.stdin is not None
         namesrv.process.stdin.close()

@@ -1,8 +1,8 @@
 """Every sub command of the stock mqadmin, run from the stock jars against our servers.
 
-The table has one row for each sub command: the lines that are typed, and what the output must hold.
-`test_no_sub_command_is_left_out` compares it with what the jars themselves list. A version has one
-JVM, in which its producer and its consumer live, too; a line takes some 50 ms.
+The table has one row for each sub command: its command lines, and what the output must contain.
+`test_every_sub_command_has_a_row` compares it with the list in the jars. A version has one JVM,
+which also runs its producer and its consumer; a command takes some 50 ms.
 """
 
 import json
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.apache
 UPDATE_CONSUMER_OFFSET, UPDATE_AND_CREATE_TOPIC, UPDATE_GROUP = 15, 17, 200
 GET_CONSUMER_CONNECTION_LIST = 203
 SMALL_LOG_FILE_BYTES = 8_192
-# Larger bodies would be compressed, and be small again.
+# Larger bodies would be compressed.
 FILLING = ["x" * 3_000] * 8
 SOON_S = 90
 LOOK_S = 0.3
@@ -43,7 +43,7 @@ BODIES_OF_THE_TOOL = Path("/tmp/rocketmq/msgbodys")  # noqa: S108 - the stock to
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the rows of one version play on."""
+    """Servers, names and clients for the rows of one version."""
 
     shell: Shell
     namesrv: str
@@ -51,7 +51,7 @@ class Stage:
     names: dict[str, str]
 
     def play(self, each: Row, lines: Sequence[str]) -> list[str]:
-        """What each line printed, what is in the files, and what the servers tell."""
+        """The output of each command, the content of its files, and the state of the servers."""
         outputs: list[str] = []
         for line in lines:
             filled = Template(line).substitute(self.names)
@@ -69,7 +69,7 @@ class Stage:
 def send_traced(shell: Shell, namesrv: str, topic: str) -> str:
     """The id of a message whose trace is stored.
 
-    The tool stops its producer at once and waits only so long for the trace to leave, so on a busy
+    The tool stops its producer immediately and waits briefly for the trace to be sent, so on a busy
     machine it may need another message.
     """
     for _ in range(TRACED_TRIES):
@@ -97,7 +97,7 @@ def prepare(shell: Shell, cluster: Cluster, acl: Cluster, folder: Path) -> Stage
     for name in ("idle", "cloned", "doomed_group"):
         body = json.dumps({"groupName": names[name]}).encode()
         assert ask_server(broker, UPDATE_GROUP, body=body).code == SUCCESS
-        # The tool looks for a group where its retries are; a consumer would have made this topic.
+        # The tool finds a group by its retry topic, which a consumer would have created.
         create_topic(broker, f"%RETRY%{names[name]}")
     await_route(shell, namesrv, names["orders"])
     shell.start_producer(names["makers"], namesrv, group=names["makers"])
@@ -151,7 +151,7 @@ def await_route(shell: Shell, namesrv: str, topic: str) -> None:
 
 
 def fill(shell: Shell, cluster: Cluster, topic: str) -> None:
-    """Messages in both queues of a topic that lie in log files before the last one."""
+    """Messages in both queues of a topic, stored in log files before the last one."""
     name = f"filler-{topic}"
     shell.start_producer(name, cluster.namesrv.address, group=name)
     for each in (topic, f"last-{topic}"):
@@ -195,7 +195,7 @@ accounts:
 
 @pytest.fixture(scope="module")
 def stages(apache: None, shells: Callable[[str], Shell]) -> Iterator[Callable[[str], Stage]]:
-    """The stage of a version, set when it is first asked for."""
+    """The stage of a version, set up on first use."""
     prepared: dict[str, Stage | None] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqadmin-")))
@@ -205,7 +205,7 @@ def stages(apache: None, shells: Callable[[str], Shell]) -> Iterator[Callable[[s
             "aclFile": folder / "plain_acl.yml",
             "aclFolder": folder / "acl",
             "storePathRootDir": folder / "acl-store",
-            # Its log files are small and expire at once, so that there is something to delete.
+            # Its log files are small and expire immediately, so that there are some to delete.
             "mappedFileSizeCommitLog": SMALL_LOG_FILE_BYTES,
             "fileReservedTime": 0,
         }
@@ -214,14 +214,14 @@ def stages(apache: None, shells: Callable[[str], Shell]) -> Iterator[Callable[[s
 
         def stage(version: str) -> Stage:
             if version not in prepared:
-                # One that could not be set is not tried again for every row.
+                # A failed set-up is not repeated for every row.
                 prepared[version] = None
                 own = folder / version
                 own.mkdir()
                 prepared[version] = prepare(shells(version), cluster, acl, own)
             found = prepared[version]
             if found is None:
-                pytest.fail("the stage could not be set, as the first failure tells")
+                pytest.fail("the stage could not be set up, see the first failure")
             return found
 
         yield stage
@@ -261,7 +261,7 @@ def test_a_sub_command_succeeds(stages: Callable[[str], Stage], version: str, ea
 
 
 @pytest.mark.parametrize("version", EACH_TOOL)
-def test_no_sub_command_is_left_out(shells: Callable[[str], Shell], version: str) -> None:
+def test_every_sub_command_has_a_row(shells: Callable[[str], Shell], version: str) -> None:
     listed: str = shells(version).ask("admin", args=[])
     commands = set(re.findall(r"(?m)^ {3}(\w+) +\S", listed))
     assert len(commands) == COMMAND_COUNTS[version]
@@ -271,7 +271,7 @@ def test_no_sub_command_is_left_out(shells: Callable[[str], Shell], version: str
     assert (played | spared) - commands == set(), "rows of commands that there are not"
 
 
-def test_accounts_are_shown_by_the_last_tool_that_can(
+def test_accounts_are_shown_by_the_last_release_with_that_command(
     stages: Callable[[str], Stage], shells: Callable[[str], Shell]
 ) -> None:
     stage = stages(V4[0])
@@ -282,7 +282,7 @@ def test_accounts_are_shown_by_the_last_tool_that_can(
 
 
 @pytest.mark.parametrize("version", EACH_TOOL)
-def test_members_that_subscribe_differently_do_not_disturb_stock_tools(
+def test_stock_tools_work_with_inconsistent_subscriptions(
     stages: Callable[[str], Stage], version: str
 ) -> None:
     stage = stages(version)
@@ -308,5 +308,5 @@ def test_members_that_subscribe_differently_do_not_disturb_stock_tools(
 def told_differences(broker: str, group: str) -> list[dict[str, str]] | None:
     answer = ask_server(broker, GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
     found = re.search(rb'"subscriptionDifferences":(\[.*?\])', answer.body)
-    told: list[dict[str, str]] | None = json.loads(found[1]) if found else None
-    return told
+    clients: list[dict[str, str]] | None = json.loads(found[1]) if found else None
+    return clients

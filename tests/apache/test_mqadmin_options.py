@@ -1,7 +1,7 @@
-"""Our `mqadmin` knows every sub command and every option that the stock one has.
+"""Our `mqadmin` has every sub command and every option of the stock one.
 
-The jars tell them themselves: by reflection, with the names, whether an option takes a value, and
-whether it must be given. What our alias makes of each is parsed by our own command line.
+They are read from the jars by reflection: the names, whether an option has a value, and whether it
+is required. The command that our alias builds of each is parsed by our own command line.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from tianzhou.cli.mqadmin.table import ALIASES, SECOND_NAMES, Alias
 pytestmark = pytest.mark.apache
 
 COMMAND_COUNTS = {VERSIONS[0]: 57, TOOLS_ONLY: 56, VERSIONS[1]: 96}
-"""Only 4.9.7 has getAclConfig: 4.9.8 took it away again."""
+"""Only 4.9.7 has getAclConfig: 4.9.8 removed it."""
 NAMESRV = ("-n", "ns:9876")
 TRUTH = ("true", "false")
 SAMPLES: dict[str, tuple[str, ...]] = {
@@ -41,10 +41,10 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "topicPerms": ("a=PUB",),
     "groupPerms": ("a=SUB",),
 }  # fmt: skip
-"""What may be given to an option of this long name; to any other a number."""
+"""Values for the option with this long name; any other gets a number."""
 
 NEEDED_ALL_THE_SAME = {"resetMasterFlushOffset": ("offset",)}
-"""What the original fails without, although it does not say so."""
+"""Options that the original needs although it does not declare them required."""
 
 
 class StockOption(NamedTuple):
@@ -63,14 +63,14 @@ class StockOption(NamedTuple):
     def values(self) -> tuple[str, ...]:
         return SAMPLES.get(self.long, ("1",)) if self.takes_value else ("true",)
 
-    def words(self, value: str, *, as_long: bool = False) -> list[str]:
+    def arguments(self, value: str, *, as_long: bool = False) -> list[str]:
         spelling = f"--{self.long}" if as_long or not self.short else f"-{self.short}"
         return [spelling, value] if self.takes_value else [spelling]
 
 
 def sub_commands(shell: Shell) -> dict[str, list[StockOption]]:
     """The options of each sub command, without those that all have."""
-    told: dict[str, list[dict[str, object]]] = shell.ask("sub_commands")
+    listed: dict[str, list[dict[str, object]]] = shell.ask("sub_commands")
     return {
         name: [
             StockOption(
@@ -82,7 +82,7 @@ def sub_commands(shell: Shell) -> dict[str, list[StockOption]]:
             for each in options
             if each.get("short") not in ("n", "h")
         ]
-        for name, options in told.items()
+        for name, options in listed.items()
     }
 
 
@@ -93,18 +93,18 @@ def alias_of(name: str) -> Alias:
 def required(
     command: str, options: Iterable[StockOption], besides: StockOption | None = None
 ) -> list[str]:
-    """What must be given in any case; a broker's address where only that or a cluster is."""
+    """The required options; a broker's address where either that or a cluster is required."""
     needed = NEEDED_ALL_THE_SAME.get(command, ())
-    words = [
-        word
+    arguments = [
+        argument
         for each in options
         if (each.is_required or each.long in needed) and each is not besides
-        for word in each.words(each.values[0])
+        for argument in each.arguments(each.values[0])
     ]
     where = [each for each in options if each.long in ("brokerAddr", "clusterName", "cluster")]
     if where and not any(each.is_required or each is besides for each in where):
-        words += where[0].words("h:1")
-    return words
+        arguments += where[0].arguments("h:1")
+    return arguments
 
 
 @pytest.mark.parametrize("version", gated(COMMAND_COUNTS, {NEWEST}))
@@ -121,17 +121,17 @@ def test_every_option_is_parsed_with_its_arity(
     for name, options in sub_commands(shells(version)).items():
         for option in options:
             for as_long in (False, True):
-                words = [*option.words("value", as_long=as_long), *NAMESRV]
-                parsed = parse(alias_of(name), words)
+                arguments = [*option.arguments("value", as_long=as_long), *NAMESRV]
+                parsed = parse(alias_of(name), arguments)
                 given = "value" if option.takes_value else "true"
-                # A switch that takes a value in another release has a name of its own when long.
+                # A flag that has a value in another release has a different long name.
                 assert list(parsed.values.values()) == [given], (name, option)
                 assert option.name in parsed.values or as_long, (name, option)
                 assert parsed.namesrv == NAMESRV[1], (name, option)
 
 
 @pytest.mark.parametrize("version", gated(COMMAND_COUNTS, {NEWEST}))
-def test_every_option_becomes_words_that_we_take(
+def test_every_option_is_translated_to_a_valid_command(
     shells: Callable[[str], Shell], version: str
 ) -> None:
     for name, options in sub_commands(shells(version)).items():
@@ -142,5 +142,5 @@ def test_every_option_becomes_words_that_we_take(
         check_words(build(alias, parse(alias, required(name, options))))
         for option in options:
             for value in option.values:
-                words = [*required(name, options, option), *option.words(value)]
-                check_words(build(alias, parse(alias, words)))
+                arguments = [*required(name, options, option), *option.arguments(value)]
+                check_words(build(alias, parse(alias, arguments)))

@@ -1,7 +1,7 @@
-"""Our nameserver under stock programs: Apache's brokers live on it, its clients and mqadmin use it.
+"""Our nameserver with stock programs: Apache's brokers, clients and mqadmin.
 
 One cluster serves most tests: a broker of each version, registered with our nameserver and with
-Apache's own of both versions, so that answers about the same brokers can be laid side by side.
+Apache's own of both versions, so that responses about the same brokers can be compared.
 """
 
 import json
@@ -52,7 +52,7 @@ def broker_name(version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Our nameserver, Apache's by version, and brokers by version that are known to all."""
+    """Our nameserver, Apache's by version, and brokers by version, registered with all of them."""
 
     namesrv: Server
     apache_namesrvs: dict[str, Server]
@@ -78,7 +78,7 @@ def cluster(apache: None) -> Iterator[Cluster]:
 
 
 def route_of(namesrv: Server, topic: str) -> Route | None:
-    """What a client of today is told about a topic; None if there is no such topic."""
+    """The route of a topic for a current client; None if there is no such topic."""
     answer = ask_server(namesrv.address, requests.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     if answer.code == requests.TOPIC_NOT_EXIST:
         return None
@@ -97,12 +97,12 @@ def queues_of(namesrv: Server, topic: str) -> dict[str, tuple[int, int, int]]:
 
 
 def agree(check: Callable[[], None]) -> None:
-    """What nameservers say is alike, once brokers have told all of them the same."""
+    """Responses of the nameservers are equal once brokers have registered with all of them."""
     wait_to_hold(check, timeout_s=SOON_S)
 
 
 def wait_for_topic(namesrv: Server, topic: str, broker_names: set[str]) -> None:
-    """A broker announces a new topic a moment after mqadmin has been answered."""
+    """A broker registers a new topic shortly after its response to mqadmin."""
     wait_until(
         lambda: set(queues_of(namesrv, topic)) == broker_names,
         f"topic {topic} on {broker_names}",
@@ -135,7 +135,7 @@ def wait_for_bodies(shell: Shell, consumer: str, bodies: list[str]) -> None:
 
 @pytest.mark.parametrize("client", [requests.V4_9_3, requests.V4_9_7, requests.V5_5_0])
 @pytest.mark.parametrize("topic", ["TBW102", *map(broker_name, VERSIONS), "NoSuchTopic"])
-def test_route_is_the_one_apache_gives(cluster: Cluster, topic: str, client: int) -> None:
+def test_route_equals_that_of_apache(cluster: Cluster, topic: str, client: int) -> None:
     def is_the_same() -> None:
         for extra in ({}, {"acceptStandardJsonOnly": "true"}):
             ours, oldest, newest = (
@@ -148,14 +148,14 @@ def test_route_is_the_one_apache_gives(cluster: Cluster, topic: str, client: int
                 for server in (cluster.namesrv, *cluster.apache_namesrvs.values())
             )
             assert ours == newest
-            # 4.9 knows no acting master; its clients pass over the field.
+            # 4.9 has no acting master; its clients ignore the field.
             assert ours.body.replace(b',"enableActingMaster":false', b"") == oldest.body
             assert ours.code == oldest.code
 
     agree(is_the_same)
 
 
-def test_cluster_info_is_the_one_apache_gives(cluster: Cluster) -> None:
+def test_cluster_info_equals_that_of_apache(cluster: Cluster) -> None:
     def is_the_same() -> None:
         for client in (requests.V4_9_3, requests.V5_5_0):
             ours, newest = (
@@ -182,7 +182,7 @@ LISTS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("what", LISTS)
-def test_topic_list_is_the_one_apache_gives(cluster: Cluster, what: str) -> None:
+def test_topic_list_equals_that_of_apache(cluster: Cluster, what: str) -> None:
     code, fields = LISTS[what]
 
     def is_the_same() -> None:
@@ -261,7 +261,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mqadmin(cluster: Cluster, shells: Shells, version: str) -> Callable[..., str]:
-    """The stock mqadmin on our nameserver; what it prints must not be a stack trace."""
+    """The stock mqadmin on our nameserver; its output must not contain a stack trace."""
 
     def run(*arguments: str) -> str:
         output = shells(version).mqadmin(cluster.namesrv.address, *arguments)
@@ -272,8 +272,8 @@ def mqadmin(cluster: Cluster, shells: Shells, version: str) -> Callable[..., str
 
 
 def test_cluster_list(cluster: Cluster, shells: Shells, version: str) -> None:
-    # The tool of 4.9 misses a figure in what a 5.x broker tells of itself, prints the stack trace,
-    # and lists the broker all the same; so it does on Apache's nameserver.
+    # The 4.9 tool misses a value in the runtime info of a 5.x broker, prints the stack trace, and
+    # lists the broker nevertheless; it does the same on Apache's nameserver.
     output = shells(version).mqadmin(cluster.namesrv.address, "clusterList")
     rows = {tuple(line.split()[:5]) for line in output.splitlines() if line.startswith(CLUSTER)}
     assert rows == {
@@ -318,7 +318,7 @@ def test_update_route_and_delete_of_a_topic(
         assert route_of(cluster.namesrv, topic) is None
         assert topic not in mqadmin("topicList").split()
 
-    # A registration that was on its way brings the topic back, as it does with Apache's nameserver.
+    # A registration in flight restores the topic, as it does with Apache's nameserver.
     agree(is_deleted)
 
 
@@ -388,14 +388,14 @@ def test_order_configuration(cluster: Cluster, version: str, mqadmin: Callable[.
     assert ask_server(cluster.namesrv.address, GET_KV_CONFIG, fields).fields == {}
 
 
-def test_write_permission_is_wiped_and_given_back(
+def test_write_permission_is_wiped_and_restored(
     cluster: Cluster, shells: Shells, version: str
 ) -> None:
     mine, other = (broker_name(v) for v in (version, *(v for v in VERSIONS if v != version)))
     namesrvs = (cluster.namesrv, *cluster.apache_namesrvs.values())
     everywhere = ";".join(namesrv.address for namesrv in namesrvs)
-    # A registration with news, such as that of a topic deleted a moment ago, resets permissions.
-    # A new topic is told at once, together with all news so far; none are left for the timer.
+    # A registration with changes, such as a deleted topic, resets permissions. A new topic is
+    # registered immediately with all pending changes, so none are left for the timer.
     create_everywhere(shells(version), namesrvs, f"Settled-{version[0]}")
     before = queues_of(cluster.namesrv, "TBW102")
 
@@ -403,7 +403,7 @@ def test_write_permission_is_wiped_and_given_back(
         return {namesrv.address: str(count_topics_on(namesrv, mine)) for namesrv in namesrvs}
 
     def done_undisturbed(verb: str, words: str, permission: int) -> bool:
-        """One try; False if a late registration, as a busy Apache broker sends, fell into it."""
+        """One attempt; False if a late registration of a busy Apache broker interfered."""
         counted = counts()
         output = shells(version).mqadmin(everywhere, verb, "-b", mine)
         queues = [queues_of(namesrv, "TBW102") for namesrv in namesrvs]
@@ -415,7 +415,7 @@ def test_write_permission_is_wiped_and_given_back(
         return True
 
     for step in (
-        # Wiping keeps the inherit bit of this topic; giving back sets just read and write.
+        # Wiping preserves the inherit bit of this topic; restoring sets only read and write.
         ("wipeWritePerm", "wipe write perm of", before[mine][0] & ~2),
         ("addWritePerm", "add write perm of", 6),
     ):
@@ -434,7 +434,7 @@ def count_topics_on(namesrv: Server, name: str) -> int:
 
 
 @pytest.mark.parametrize("gone", EACH_VERSION)
-def test_killed_broker_is_gone_at_once(apache: None, gone: str) -> None:
+def test_killed_broker_is_unregistered_immediately(apache: None, gone: str) -> None:
     with (
         tianzhou_namesrv() as namesrv,
         apache_broker(gone, namesrv.address, graceful=False) as broker,
@@ -451,7 +451,7 @@ def test_killed_broker_is_gone_at_once(apache: None, gone: str) -> None:
         assert broker.address.encode() not in info.body
 
 
-def test_silent_brokers_are_dropped_and_come_back(apache: None) -> None:
+def test_silent_brokers_expire_and_register_again(apache: None) -> None:
     with (
         tianzhou_namesrv(
             scanNotActiveBrokerInterval=200, brokerChannelExpiredTime=25_000
@@ -475,7 +475,7 @@ def test_silent_brokers_are_dropped_and_come_back(apache: None) -> None:
 # -- a list of brokers -----------------------------------------------------------------------------
 
 
-def test_stock_brokers_register_by_address_and_those_that_sign_by_account(
+def test_stock_brokers_register_by_address_and_signing_brokers_by_account(
     apache: None, tmp_path: Path
 ) -> None:
     account = {"accessKey": "broker-service", "secretKey": "secret-of-brokers"}
@@ -498,7 +498,7 @@ def test_stock_brokers_register_by_address_and_those_that_sign_by_account(
                 )
             )  # fmt: skip
         wait_for_topic(by_address, "TBW102", set(map(broker_name, VERSIONS)))
-        # 4.9 cannot sign, so the other nameserver does not know it.
+        # 4.9 cannot sign, so it is not registered with the other nameserver.
         wait_for_topic(by_account, "TBW102", {broker_name(NEWEST)})
 
 
@@ -506,7 +506,7 @@ def test_stock_brokers_register_by_address_and_those_that_sign_by_account(
 
 
 @pytest.mark.full
-def test_clients_outlive_either_nameserver(apache: None, shells: Shells) -> None:
+def test_clients_work_while_either_nameserver_is_down(apache: None, shells: Shells) -> None:
     names = set(map(broker_name, VERSIONS))
     with ExitStack() as stack:
         first, second = (stack.enter_context(tianzhou_namesrv()) for _ in range(2))
@@ -543,19 +543,19 @@ def create_everywhere(shell: Shell, namesrvs: tuple[Server, ...], topic: str) ->
 
 
 class Flow:
-    """A producer and a consumer of one version that run all the time, over the brokers of both."""
+    """A producer and a consumer of one version that always run, on brokers of both."""
 
     def __init__(self, shell: Shell, namesrvs: str) -> None:
         self.shell = shell
         self.name = f"flow-{shell.version[0]}"
         self.bodies: list[str] = []
-        # Tags keep the two flows in one topic apart.
+        # Tags separate the messages of the two versions in one topic.
         self.tag = f"Flow{shell.version[0]}"
         shell.start_producer(self.name, namesrvs, group=self.name)
         shell.start_consumer(self.name, namesrvs, group=self.name, topic="Flow", tags=self.tag)
 
     def pass_messages(self, stage: str) -> None:
-        """Each send succeeds at its first attempt as seen from outside, each body arrives once."""
+        """Each call of send succeeds, each body arrives once."""
         bodies = [f"{stage} {self.name} {number}" for number in range(12)]
         sent = self.shell.send(self.name, "Flow", bodies, tags=self.tag)
         assert {result["status"] for result in sent} == {"SEND_OK"}
@@ -564,13 +564,13 @@ class Flow:
         wait_for_bodies(self.shell, self.name, self.bodies)
 
     def ask_for_queues(self, topic: str) -> set[str]:
-        """The queues of a topic that this client has never asked a nameserver about.
+        """The queues of a topic whose route this client has not queried before.
 
-        A stock client may fail once, while it finds out that the nameserver it used is gone.
+        A stock client may fail once before it detects that its nameserver is down.
         """
         failures: list[str] = []
 
-        def look() -> list[str] | None:
+        def query_route() -> list[str] | None:
             try:
                 found: list[str] = self.shell.ask("publish_queues", name=self.name, topic=topic)
             except AssertionError as failure:
@@ -578,7 +578,9 @@ class Flow:
                 return None
             return found
 
-        return set(wait_until(look, f"route of {topic}", timeout_s=SOON_S, seen=lambda: failures))
+        return set(
+            wait_until(query_route, f"route of {topic}", timeout_s=SOON_S, seen=lambda: failures)
+        )
 
     def stop(self) -> None:
         self.shell.ask("stop_consumer", name=self.name)
@@ -588,10 +590,10 @@ class Flow:
 # -- a broker of ours that comes ------------------------------------------------------------------
 
 
-def test_topics_and_groups_of_apache_brokers_are_taken_over(
+def test_a_joining_broker_copies_topics_and_groups_of_apache_brokers(
     cluster: Cluster, shells: Shells
 ) -> None:
-    """Our broker joins a cluster of Apache's and has what they have before it is known."""
+    """Our broker joins Apache's cluster and copies its tables before it registers."""
     old, new = (cluster.brokers[version] for version in VERSIONS)
 
     def mqadmin(line: str) -> str:
@@ -607,7 +609,7 @@ def test_topics_and_groups_of_apache_brokers_are_taken_over(
     for topic, version in zip(("of-old", "of-new"), VERSIONS, strict=True):
         wait_for_topic(cluster.namesrv, topic, {broker_name(version)})
     with tianzhou_broker(cluster.namesrv, brokerName="ours", copyMetadataOnJoin="true") as broker:
-        # It is registered by now, and was complete before.
+        # It is registered now, and was complete before that.
         for topic, settings in (("of-old", '"writeQueueNums":5'), ("of-new", '"perm":4')):
             route = mqadmin(f"topicRoute -t {topic}")
             assert '"brokerName":"ours"' in route, broker.output()

@@ -1,4 +1,4 @@
-"""The stock gRPC client on Apache's proxy 5.5.0, in cluster mode before our nameserver and broker.
+"""The stock gRPC client on Apache's proxy 5.5.0, in cluster mode with our nameserver and broker.
 
 The proxy appends the log offset to receipt handles, so they have nine fields.
 """
@@ -46,7 +46,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The clients, where they connect to, and our broker behind that."""
+    """The clients, the address of the proxy, and our broker behind it."""
 
     shell: Shell
     endpoints: str
@@ -61,7 +61,7 @@ class Stage:
         return sent
 
     def consumed(self, name: str, count: int) -> list[Message]:
-        """What a push consumer got, once it is so much."""
+        """The messages of a push consumer, once there are `count`."""
         wait_until(
             lambda: len(self.shell.consumed(name)) >= count,
             f"{count} messages for {name}",
@@ -71,7 +71,7 @@ class Stage:
         return self.shell.consumed(name)
 
     def received(self, name: str, count: int, invisible_ms: int = LONG_MS) -> list[Message]:
-        """What a simple consumer receives, once it is so much."""
+        """The messages of a simple consumer, once there are `count`."""
         found: list[Message] = []
 
         def enough() -> bool:
@@ -176,7 +176,7 @@ def running_proxy(namesrv: str) -> Generator[Server]:
 # -- what clients do -------------------------------------------------------------------------------
 
 
-def test_a_push_consumer_acknowledges_what_it_gets(stage: Stage) -> None:
+def test_a_push_consumer_acknowledges_its_messages(stage: Stage) -> None:
     bodies = [f"normal-{at}" for at in range(20)]
     stage.send("normal", bodies)
     stage.ask("start_push", name="push", group="g-normal", topic="normal", failures=0)
@@ -185,7 +185,7 @@ def test_a_push_consumer_acknowledges_what_it_gets(stage: Stage) -> None:
     assert len(stage.shell.consumed("push")) == 20
 
 
-def test_a_message_that_fails_comes_again_and_is_acknowledged_then(stage: Stage) -> None:
+def test_a_failed_message_is_redelivered_and_acknowledged(stage: Stage) -> None:
     stage.send("failing", ["once"])
     stage.ask("start_push", name="failing", group="g-failing", topic="failing", failures=1)
     assert [each["attempt"] for each in stage.consumed("failing", 2)] == [1, 2]
@@ -205,7 +205,7 @@ def test_a_simple_consumer_acknowledges_and_changes_the_invisible_time(stage: St
     stage.await_acknowledged("simple")
 
 
-def test_a_handle_of_a_changed_time_is_acknowledged(stage: Stage) -> None:
+def test_the_handle_of_a_changed_invisible_time_is_acknowledged(stage: Stage) -> None:
     stage.send("changed", ["late"])
     stage.ask("start_simple", name="changed", group="g-changed", topic="changed")
     stage.received("changed", 1)
@@ -222,7 +222,9 @@ def test_messages_of_a_group_are_consumed_in_order(stage: Stage) -> None:
     stage.await_acknowledged("fifo")
 
 
-def test_a_simple_consumer_in_order_gets_the_next_after_the_acknowledgement(stage: Stage) -> None:
+def test_an_ordered_simple_consumer_gets_the_next_message_after_the_acknowledgement(
+    stage: Stage,
+) -> None:
     stage.send("fifo-simple", ["1", "2"], message_group="one")
     stage.ask("start_simple", name="ordered", group="g-fifo-simple", topic="fifo-simple")
     assert [each["body"] for each in stage.received("ordered", 1)] == ["1"]
@@ -233,7 +235,7 @@ def test_a_simple_consumer_in_order_gets_the_next_after_the_acknowledgement(stag
     stage.await_acknowledged("fifo-simple")
 
 
-def test_a_delayed_message_comes_at_its_time_unless_it_is_recalled(stage: Stage) -> None:
+def test_a_delayed_message_arrives_at_its_time_unless_it_is_recalled(stage: Stage) -> None:
     [recalled] = stage.send("delayed", ["recalled"], delay_ms=5_000)
     stage.ask("recall", name="p", topic="delayed", handle=recalled["recallHandle"])
     stage.send("delayed", ["delayed"], delay_ms=6_000)

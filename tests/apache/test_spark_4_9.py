@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def copy(spark: SparkSession, namesrv: str, folder: Path) -> None:
-    """From one topic to the other, exactly once, as far as there is anything now."""
+    """Stream all current messages from one topic to the other, exactly once."""
     numbers = spark.readStream.format("rocketmq").options(
         nameServer=namesrv, subscribe="numbers", startingOffsets="earliest",
         maxOffsetsPerTrigger=str(BATCH),
@@ -47,7 +47,7 @@ def copy(spark: SparkSession, namesrv: str, folder: Path) -> None:
 
 
 def forget_last_batch(commits: Path) -> int:
-    """What a driver leaves that was killed when a batch was written and not yet committed."""
+    """The state after a driver was killed between writing a batch and its commit."""
     last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink()
@@ -55,7 +55,7 @@ def forget_last_batch(commits: Path) -> int:
 
 
 def wait_for(namesrv: str, topic: str, count: int) -> None:
-    """Apache's broker puts what it has stored into its queues a little later."""
+    """Apache's broker adds stored messages to its queues a little later."""
     wait_until(
         lambda: len(stored_at(namesrv, topic)) >= count, f"{count} {topic}", timeout_s=120,
         seen=lambda: len(stored_at(namesrv, topic)),
@@ -80,7 +80,7 @@ def test_a_stream_is_repeated_and_read_back(spark: SparkSession, tmp_path: Path)
             producer.send("numbers", f"{number}", tags=f"t{number % 3}", keys=[f"k{number}"])
         wait_for(namesrv.address, "numbers", BEFORE)
         copy(spark, namesrv.address, tmp_path)
-        # Batch 0 is empty, so this was 2, and is repeated with the offsets that were noted.
+        # Batch 0 is empty, so this was batch 2, and is repeated with the recorded offsets.
         assert forget_last_batch(tmp_path / "checkpoint" / "commits") == 2
         for number in range(BEFORE, ALL):
             producer.send("numbers", f"{number}", tags=f"t{number % 3}", keys=[f"k{number}"])

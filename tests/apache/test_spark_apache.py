@@ -50,7 +50,7 @@ def test_batches_from_the_broker_and_from_its_files_agree(
         tianzhou_namesrv() as namesrv,
         apache_broker(
             VERSION, namesrv.address, store_dir=store, graceful=False,
-            # Not a file for every few messages, should there be a million of them.
+            # Large files, for runs with a million messages.
             mappedFileSizeCommitLog=256 * 1024 * 1024, mappedFileSizeConsumeQueue=20 * 300_000,
             enablePropertyFilter="true",
         ) as broker,
@@ -101,7 +101,7 @@ def create_topic(address: str, topic: str, queue_count: int) -> None:
 
 
 def wait_for_queues(broker: Server) -> None:
-    """Apache's broker puts what it has stored into its queues a little later."""
+    """Apache's broker adds stored messages to its queues a little later."""
     wait_until(
         lambda: behind_bytes(broker.address) == 0,
         "the queues to have what the log has",
@@ -111,14 +111,14 @@ def wait_for_queues(broker: Server) -> None:
 
 
 def runtime_info(address: str) -> dict[str, str]:
-    """Empty until a broker has counted for a second, which 5.x refuses to tell of."""
+    """Runtime info; empty in the first second of a 5.x broker, which fails the request."""
     answer = ask_server(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     found: dict[str, str] = json.loads(answer.body)["table"] if answer.code == 0 else {}
     return found
 
 
 def behind_bytes(address: str) -> int:
-    """How much of its log a broker has not put into its queues, -1 if it does not tell."""
+    """Bytes of the log that a broker has not added to its queues, -1 if it does not report them."""
     return int(runtime_info(address).get("dispatchBehindBytes", -1))
 
 
@@ -150,7 +150,7 @@ def test_a_replica_serves_batches_and_streams(spark: SparkSession, tmp_path: Pat
             by_tag = spark.read.format("rocketmq").options(**given).load().where("tags = 't3'")
             assert sorted(int(row.value) for row in by_tag.collect()) == numbers[3::4]
             assert served_counts(master, replica)[0] == 0
-            # The master plans, the replica serves: without the one, what was planned can be read.
+            # The master plans, the replica serves: planned ranges can be read without the master.
             planned = batch.rdd
             assert planned.getNumPartitions() == 2
             master_life.close()
@@ -158,7 +158,7 @@ def test_a_replica_serves_batches_and_streams(spark: SparkSession, tmp_path: Pat
 
 
 def streamed(spark: SparkSession, given: dict[str, str], folder: Path) -> list[int]:
-    """What a stream reads from its start to what is there now."""
+    """All messages that a stream reads up to the current end."""
     found: list[int] = []
 
     def take(batch: DataFrame, _: int) -> None:
@@ -174,7 +174,7 @@ def streamed(spark: SparkSession, given: dict[str, str], folder: Path) -> list[i
 
 
 def served_counts(*brokers: Server) -> tuple[int, ...]:
-    """How many messages each broker has given to readers."""
+    """How many messages each broker has returned to readers."""
     return tuple(int(runtime_info(each.address)["msgGetTotalTodayNow"]) for each in brokers)
 
 
@@ -187,7 +187,7 @@ def broker_of(namesrv: str, role: str, broker_id: int) -> AbstractContextManager
 
 
 def knows_topic(address: str) -> bool:
-    """Replicas ask their master for its topics every now and then."""
+    """Replicas copy topics from their master periodically."""
     return b'"copied"' in ask_server(address, RequestCode.GET_ALL_TOPIC_CONFIG).body
 
 

@@ -56,9 +56,9 @@ def broker_version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def namesrv(apache: None, broker_version: str) -> Iterator[str]:
-    """A broker with orders that a group has consumed, and bills that another one gave up.
+    """A broker with consumed orders, and with bills that became dead letters.
 
-    Also shipments, whose way was traced, and mail, of which one letter was never stored.
+    Also traced shipments, and mail with an outbox of which one message was never stored.
     """
     with (
         tianzhou_namesrv() as namesrv,
@@ -71,14 +71,14 @@ def namesrv(apache: None, broker_version: str) -> Iterator[str]:
         for number in LETTERS:
             producer.send("mail", b"x", keys=f"m{number}", properties={OUTBOX_ID: str(number)})
         for topic, count in (("orders", COUNT), ("bills", DEAD), ("mail", len(LETTERS))):
-            # What is stored is in its queue a little later.
+            # Stored messages are in their queue a little later.
             wait_until(
                 partial(_has, namesrv.address, topic, count), f"{count} {topic}", timeout_s=WAIT_S
             )
         _consume(namesrv.address, "clerks", "orders", COUNT)
         _give_up(namesrv.address, "billing", "bills", DEAD)
         _trace(namesrv.address, "carriers", "shipments", TRACED)
-        # A group that has come as far as nothing.
+        # A group with committed offsets of 0.
         _commit(namesrv.address, "sleepers", "orders", 0)
         yield namesrv.address
 
@@ -89,20 +89,20 @@ def url(tmp_path: Path) -> str:
 
 
 def _trace(namesrv: str, group: str, topic: str, count: int) -> None:
-    """Sent and consumed by programs that tell of it, until the broker has all that they tell."""
+    """Sent and consumed by clients with tracing, until the broker has stored all traces."""
     with Producer("traced", namesrv=namesrv, trace=True) as producer:
         for number in range(count):
             producer.send(topic, f"{number}", keys=f"t{number}")
         _consume(namesrv, group, topic, count, trace=True)
 
-    def told() -> bytes:
+    def events() -> bytes:
         return b"".join(each.body for each in stored_at(namesrv, TRACE_TOPIC))
 
-    # The words end with a separator; SubAfter of one attempt may come more than once.
+    # Types end with a separator; SubAfter of one attempt may be stored more than once.
     wait_until(
-        lambda: told().count(b"Pub\x01") >= count and told().count(b"SubAfter\x01") >= count,
+        lambda: events().count(b"Pub\x01") >= count and events().count(b"SubAfter\x01") >= count,
         "traces", timeout_s=WAIT_S,
-        seen=lambda: (told().count(b"Pub\x01"), told().count(b"SubAfter\x01")),
+        seen=lambda: (events().count(b"Pub\x01"), events().count(b"SubAfter\x01")),
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _has(namesrv: str, topic: str, count: int) -> bool:
 
 
 def _end(namesrv: str, topic: str) -> int:
-    """How many messages a topic has, as the broker tells; 0 while there is no such topic."""
+    """The number of messages in a topic by the broker's offsets; 0 while there is no such topic."""
 
     async def ask() -> int:
         async with Admin(namesrv) as admin:
@@ -158,14 +158,16 @@ def _commit(namesrv: str, group: str, topic: str, queue_offset: int) -> None:
     asyncio.run(move())
 
 
-def test_statistics_count_what_the_broker_has(spark: SparkSession, namesrv: str, url: str) -> None:
+def test_statistics_equal_the_counters_of_the_broker(
+    spark: SparkSession, namesrv: str, url: str
+) -> None:
     runner.run("topic-stats", {"nameServer": namesrv, "database": url}, spark=spark)
     produced: Counter[str] = Counter()
     consumed: Counter[tuple[str, str]] = Counter()
     for row in rows(url, tables.topic_stats, hour=-1):
         produced[row.topic] += row.produced
         consumed[row.topic, row.consumer_group] += row.consumed
-    # Of programs only: none of the broker's own topics, no retries and no dead letters.
+    # Topics of programs only: no system topics, no retries and no dead letters.
     assert dict(produced) == {
         topic: _end(namesrv, topic) for topic in ("orders", "bills", "shipments", "mail")
     }
@@ -173,17 +175,19 @@ def test_statistics_count_what_the_broker_has(spark: SparkSession, namesrv: str,
     assert ("orders", "sleepers") not in consumed
 
 
-def test_duplicates_have_their_positions(spark: SparkSession, namesrv: str, url: str) -> None:
+def test_duplicates_are_reported_with_their_positions(
+    spark: SparkSession, namesrv: str, url: str
+) -> None:
     given = {"nameServer": namesrv, "database": url, "topics": "orders"}
     runner.run("duplicates", given, spark=spark)
     found = rows(url, tables.duplicates)
     assert {row.token for row in found} == {f"k{number}" for number in range(COUNT - 100)}
-    places = {
+    positions = {
         (message.queue_id, message.queue_offset): message.keys[0]
         for message in stored_at(namesrv, "orders")
     }
     for row in found:
-        copies = [places[queue, at] for _, queue, at in json.loads(row.copies)]
+        copies = [positions[queue, at] for _, queue, at in json.loads(row.copies)]
         assert copies == [row.token] * 2
 
 
@@ -196,7 +200,7 @@ def test_an_archive_is_replayed(
     replay = {"toTopic": "orders-again", "rate": "10000"}
     assert runner.run("replay", given | replay, spark=spark).row_count == COUNT
     before = sorted((each.body, each.keys, each.tags) for each in stored_at(namesrv, "orders"))
-    # What is stored is in its queue a little later.
+    # Stored messages are in their queue a little later.
     wait_until(
         partial(_has, namesrv, "orders-again", COUNT), "the replayed messages", timeout_s=WAIT_S,
         seen=lambda: _end(namesrv, "orders-again"),
@@ -210,12 +214,12 @@ def test_alarms_open_once_and_recover(spark: SparkSession, namesrv: str, url: st
     given = {"nameServer": namesrv, "database": url, "once": "true"}
     for name in ("backlog-alarm", "dlq-alarm", "backlog-alarm", "dlq-alarm"):
         runner.run(name, given, spark=spark)
-    told = rows(url, tables.alarm_events)
-    assert [(row.kind, row.consumer_group, row.topic, row.event, row.value) for row in told] == [
+    events = rows(url, tables.alarm_events)
+    assert [(row.kind, row.consumer_group, row.topic, row.event, row.value) for row in events] == [
         ("backlog", "sleepers", "orders", "open", COUNT),
         ("dlq", "billing", "bills", "open", DEAD),
     ]
-    assert "bill " in told[1].detail
+    assert "bill " in events[1].detail
     _consume(namesrv, "sleepers", "orders", COUNT)
     runner.run("backlog-alarm", given, spark=spark)
     last = rows(url, tables.alarm_events)[-1]
@@ -269,9 +273,9 @@ def test_latencies_are_computed_from_traces(spark: SparkSession, namesrv: str, u
 def test_latencies_are_computed_from_traces_of_stock_clients(
     spark: SparkSession, namesrv: str, broker_version: str, url: str
 ) -> None:
-    """Clients of 4.9 and of 5.x write their traces in forms of their own.
+    """Clients of 4.9 and of 5.x write traces in different formats.
 
-    Consumers of 5.x do not trace what names no region, and brokers of 4.9 name none.
+    Consumers of 5.x trace only messages with a region, and brokers of 4.9 set none.
     """
     versions = [each for each in VERSIONS if broker_version >= each]
     sent = {
@@ -293,7 +297,7 @@ def test_latencies_are_computed_from_traces_of_stock_clients(
 
 
 def _trace_stock(version: str, namesrv: str, topic: str) -> set[str]:
-    """Messages of a stock producer at a stock consumer, until all is told; the ids of them."""
+    """Ids of messages from a stock producer to a stock consumer, once all traces are stored."""
     with java_shell(version, "KindsShell") as shell:
         shell.ask("start_producer", name=f"{topic}-p", namesrv=namesrv, trace=True)
         bodies = [f"{number}" for number in range(TRACED)]
@@ -316,7 +320,7 @@ def _trace_stock(version: str, namesrv: str, topic: str) -> set[str]:
 
 
 def _told_ids(namesrv: str, kind: str) -> set[str]:
-    """Ids of messages of which the trace topic tells this."""
+    """Ids of messages with this entry in the trace topic."""
     return {
         event.message_id
         for record in stored_at(namesrv, TRACE_TOPIC)

@@ -1,4 +1,4 @@
-"""The Spark sink's own part, without Spark, against our broker and Apache's: one set for all."""
+"""The Spark sink without Spark, on our broker and on Apache's."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from tianzhou.spark.sink.tasks import Half
 
 BODIES = [f"row {number}" for number in range(20)]
 CHECKS_S = 2.5
-"""Longer than two rounds of checks of the brokers, which ask every second."""
+"""Longer than two rounds of transaction checks, which brokers send every second."""
 
 
 def send(options: SinkOptions, bodies: Iterable[str]) -> list[Half]:
@@ -34,7 +34,7 @@ def seen(backend: Backend, topic: str) -> Counter[str]:
 
 
 def end(halves: list[Half], options: SinkOptions) -> None:
-    """What a driver does before it dies."""
+    """The steps of a driver up to its crash."""
     ends = sink_ledger._end  # pyright: ignore[reportPrivateUsage] - a driver that dies on its way
     commit = sink_ledger._commit  # pyright: ignore[reportPrivateUsage] - as above
     asyncio.run(ends(halves, options, commit))
@@ -76,7 +76,7 @@ def test_a_decided_batch_is_visible_once_after_lost_responses(
     ledger.close()
     end(halves[:13], options)
     asyncio.run(backend.await_stored(topic, 14))
-    # The driver died here. The next one finishes the batch, and drops its repetition.
+    # The driver crashed here. The next one finishes the batch, and drops its repetition.
     assert not sink_ledger.commit(Batch("q", 0), send(options, BODIES), options)
     asyncio.run(backend.await_stored(topic, 21))
     sink_ledger.roll_back(dead, options)

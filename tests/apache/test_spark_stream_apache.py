@@ -38,10 +38,10 @@ ROWS = 150
 def test_exactly_once_with_a_failing_task_a_killed_broker_a_killed_driver_and_more_queues(
     tmp_path: Path,
 ) -> None:
-    """A topic streams into another one and into a table: nothing is lost, nothing comes twice.
+    """A topic streams into another one and into a table: nothing is lost or duplicated.
 
     The broker gets SIGKILL while a task sends, and again while a batch is committed; the driver
-    lives through that. Then the driver gets SIGKILL, and the topic more queues and more messages
+    survives that. Then the driver gets SIGKILL, and the topic more queues and more messages
     before it starts again.
     """
     with tianzhou_namesrv() as namesrv:
@@ -77,7 +77,7 @@ def test_exactly_once_with_a_failing_task_a_killed_broker_a_killed_driver_and_mo
 
 
 def send_numbers(namesrv: str, numbers: range, queue_ids: tuple[int, ...] = ()) -> None:
-    """What the driver reads; to some queues only if they are named."""
+    """Send what the driver reads; only to the named queues, if any."""
     with Producer("numbers", namesrv=namesrv) as sender:
         chosen = [each for each in sender.queues(SOURCE) if each.queue_id in queue_ids]
         assert len(chosen) == len(queue_ids)
@@ -89,10 +89,10 @@ def send_numbers(namesrv: str, numbers: range, queue_ids: tuple[int, ...] = ()) 
 def test_messages_deleted_by_retention_are_data_loss_or_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The broker's oldest file goes while it is down, as retention takes it.
+    """The broker's oldest file is removed while it is down, as retention would do.
 
-    Retention itself cannot be asked for in time: Apache's broker looks after its files a minute
-    after it started, whatever it is told.
+    Retention itself takes too long: Apache's broker first checks its files a minute after its
+    start, whatever its settings.
     """
     store, bodies = tmp_path / "store", random.Random(7)
     with tianzhou_namesrv() as namesrv:
@@ -108,7 +108,7 @@ def test_messages_deleted_by_retention_are_data_loss_or_skipped(
                     sender.send("old", f"{number:02d}" + bodies.randbytes(10_000).decode("latin-1"))
 
             def retention(batch: int) -> None:
-                """The oldest file goes, after the first five messages were read."""
+                """The oldest file is removed after the first five messages were read."""
                 if batch == 1:
                     broker.stop()
                     min((store / "commitlog").iterdir()).unlink()
@@ -119,8 +119,8 @@ def test_messages_deleted_by_retention_are_data_loss_or_skipped(
                 stream, spark, namesrv.address, tmp_path / "checkpoint", into, subscribe="old",
                 startingOffsets="earliest", maxOffsetsPerTrigger=5,
             )  # fmt: skip
-            told = r"old@broker-a:0: \d+ messages from 5 to before \d+ have been deleted"
-            with pytest.raises(StreamingQueryException, match=told):
+            message = r"old@broker-a:0: \d+ messages from 5 to before \d+ have been deleted"
+            with pytest.raises(StreamingQueryException, match=message):
                 run(query(meanwhile=retention))
             assert [len(rows) for rows in into.values()] == [0, 5]
             run(query(failOnDataLoss=False))

@@ -1,9 +1,8 @@
-"""One store directory, two systems: what we write Apache's broker opens and serves, and the
-reverse.
+"""One store directory, two systems: Apache's broker opens and serves our store, and we serve its.
 
-The stock client reads every message by its place in the queue. Each 13th, which in the course of
-time is one of every kind, it also looks up by its id and by each of its keys;
-`TIANZHOU_LOOKUP_STRIDE=1` looks up all of them.
+The stock client reads every message by its queue offset. Each 13th, which over time covers every
+kind, it also looks up by its id and by each of its keys; `TIANZHOU_LOOKUP_STRIDE=1` looks up all of
+them.
 """
 
 import json
@@ -51,7 +50,7 @@ BORN_HOSTS = (("192.0.2.7", 3456), ("2001:db8::77", 4567))
 
 
 def store_config(root: Path, *, ext: bool = False) -> StoreConfig:
-    """The sizes that the kit gives to Apache's broker."""
+    """The file sizes of Apache's broker in these tests."""
     return StoreConfig(
         store_path_root_dir=root,
         enable_consume_queue_ext=ext,
@@ -65,7 +64,7 @@ def store_config(root: Path, *, ext: bool = False) -> StoreConfig:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a message must look like to whoever reads it."""
+    """A message as a reader must see it."""
 
     topic: str
     queue_id: int
@@ -139,7 +138,7 @@ def _in_queue(one: Draft, queue_id: int) -> Draft:
 
 
 def write_topics(root: Path) -> None:
-    """The table from which Apache's broker learns of our topics."""
+    """The table from which Apache's broker reads our topics."""
     table = {
         topic: {
             "order": False, "perm": 6, "readQueueNums": queues, "topicFilterType": "SINGLE_TAG",
@@ -170,7 +169,7 @@ class Reader:
             )
 
     def ask(self, verb: str, namesrv: Server, file: Path, *rest: str) -> list[str]:
-        """What StoreReader.java writes."""
+        """The output of StoreReader.java."""
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
         assert answers is not None
@@ -210,19 +209,19 @@ def reader(
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-def test_apache_serves_what_we_wrote(
+def test_apache_serves_our_store(
     version: str, reader: Reader, ending: str, namesrv: Server, tmp_path: Path
 ) -> None:
     port = free_port(-2, 1)
     root = tmp_path / "store"
     store = MessageStore.open(store_config(root))
     lines = write_ours(store, (LOOPBACK, port), MESSAGES[ending])
-    # A store that nobody closed is what a killed process leaves behind.
+    # A store that was not closed, as a killed process leaves it.
     store.close() if ending == "closed" else store.abandon()
     write_topics(root)
     with apache_broker(version, namesrv.address, store_dir=root, port=port, graceful=False):
-        places = [f"{topic}:{queues}" for topic, queues in TOPICS.items()]
-        found = reader.ask("read", namesrv, tmp_path / "read", str(STRIDE), *places)
+        queue_counts = [f"{topic}:{queues}" for topic, queues in TOPICS.items()]
+        found = reader.ask("read", namesrv, tmp_path / "read", str(STRIDE), *queue_counts)
     assert len(found) == len(lines)
     assert sorted(found) == sorted(lines)
 
@@ -241,21 +240,21 @@ def read_all(store: MessageStore, topic: str, queues: int) -> dict[tuple[int, in
 
 
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
-def test_we_serve_what_apache_wrote_and_apache_goes_on(
+def test_we_serve_a_store_of_apache_and_apache_continues_it(
     version: str, reader: Reader, ending: str, namesrv: Server, tmp_path: Path
 ) -> None:
     root = tmp_path / "store"
     port = free_port(-2, 1)
-    place = f"{APACHE_TOPIC}:{APACHE_QUEUES}"
+    queue_count = f"{APACHE_TOPIC}:{APACHE_QUEUES}"
     graceful = ending == "stopped"
-    # One of the two keeps tags codes in units beside the queues (consumequeue_ext).
+    # One of the two stores tags codes in units beside the queues (consumequeue_ext).
     theirs = partial(
         apache_broker, version, namesrv.address, store_dir=root, port=port,
         enableConsumeQueueExt=str(graceful).lower(), mappedFileSizeConsumeQueueExt=EXT_FILE_BYTES,
     )  # fmt: skip
     with theirs(graceful=graceful):
-        sent = reader.ask("write", namesrv, tmp_path / "sent", place, str(APACHE_MESSAGES))
-        described = reader.ask("read", namesrv, tmp_path / "read", "1000000", place)
+        sent = reader.ask("write", namesrv, tmp_path / "sent", queue_count, str(APACHE_MESSAGES))
+        described = reader.ask("read", namesrv, tmp_path / "read", "1000000", queue_count)
     assert len(described) == len(sent) > APACHE_MESSAGES
     with MessageStore.open(store_config(root, ext=graceful)) as store:
         assert store.report.clean == graceful
@@ -269,7 +268,7 @@ def test_we_serve_what_apache_wrote_and_apache_goes_on(
         )
         assert done.queue_offset == 1 + max(offset for queue, offset in found if queue == 0)
     with theirs(graceful=False):
-        again = reader.ask("read", namesrv, tmp_path / "again", str(STRIDE), place)
+        again = reader.ask("read", namesrv, tmp_path / "again", str(STRIDE), queue_count)
     added = set(again) - set(described)
     assert set(described) <= set(again)
     assert [line.split("\t")[2] for line in added] == [str(done.queue_offset)]
@@ -291,7 +290,7 @@ def check_codes(
 def check_lookups(
     store: MessageStore, found: dict[tuple[int, int], memoryview], sent: list[str]
 ) -> None:
-    """Each acknowledged message is at its place, under its keys and under its unique key."""
+    """Each acknowledged message is found by its offset, its keys and its unique key."""
     now_ms = time.time_ns() // 1_000_000
     for line in sent:
         _, queue_id, queue_offset, keys, unique, tags = line.split("\t")

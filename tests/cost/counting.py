@@ -3,10 +3,10 @@
     python -m tests.cost.counting             prints the counts beside the baseline
     python -m tests.cost.counting --write     makes them the baseline
 
-Only instructions of the kernel's own library count: how fast the machine is and what else runs on
-it does not matter, nor does the version of Python. Another Rust compiler makes other code, so its
-version stands beside the figures, and they are compared only where it is the same. What the kernel
-leaves to the C library (copying, allocating) and to Python (making objects) is not in the figures.
+Only instructions of the kernel's own library count: the speed and load of the machine do not
+matter, nor does the version of Python. Another Rust compiler generates other code, so its version
+is stored with the figures, and they are compared only if it is the same. Instructions of the C
+library (copying, allocating) and of Python (creating objects) are not included.
 """
 
 import json
@@ -23,11 +23,11 @@ from tests.cost.driver import MARK, TIMES
 BASELINE = Path(__file__).with_name("baseline.json")
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = 1.10
-"""How many times the baseline a path may cost."""
+"""The maximum cost of a path relative to the baseline."""
 DEADLINE_S = 1200
 
 Costs = dict[str, float]
-"""Instructions per message, by the name of the work."""
+"""Instructions per message, by the name of the path."""
 
 
 def valgrind() -> str | None:
@@ -37,15 +37,17 @@ def valgrind() -> str | None:
 
 def compiler() -> str:
     """The Rust compiler that the kernel is built with here, and for which machine."""
-    told = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True)
-    release, host = (re.search(rf"^{key}: (.+)$", told.stdout, re.M) for key in ("release", "host"))
-    assert release is not None, told.stdout
-    assert host is not None, told.stdout
+    shown = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True)
+    release, host = (
+        re.search(rf"^{key}: (.+)$", shown.stdout, re.M) for key in ("release", "host")
+    )
+    assert release is not None, shown.stdout
+    assert host is not None, shown.stdout
     return f"rustc {release[1]} for {host[1]}"
 
 
 def count(program: str) -> Costs:
-    """Walk every path under callgrind. Raises RuntimeError with what it said if that fails."""
+    """Run every path under callgrind. Raises RuntimeError with its output if that fails."""
     with tempfile.TemporaryDirectory(prefix="cost-") as folder:
         out = Path(folder) / "out"
         command = [
@@ -63,7 +65,7 @@ def count(program: str) -> Costs:
         costs: Costs = {}
         for number, line in enumerate(done.stdout.splitlines()):
             message_count, _, name = line.partition("\t")
-            # Three dumps for each work: what comes before, one walk, and `TIMES` of them.
+            # Three dumps for each path: the set-up, one run, and `TIMES` runs.
             once, more = (kernel_cost(Path(f"{out}.{3 * number + part}")) for part in (2, 3))
             costs[name] = round((more - once) / (TIMES - 1) / int(message_count), 1)
     return costs
@@ -76,7 +78,7 @@ def kernel_cost(dump: Path) -> int:
         if line.startswith("ob="):
             is_kernel = "tianzhou_kernel" in line
         elif line.startswith("calls="):
-            is_call = True  # the next line is the cost of what was called
+            is_call = True  # the next line is the cost of the callee
         elif line[:1].isdigit():
             if is_kernel and not is_call:
                 total += int(line.split()[1])
@@ -85,7 +87,7 @@ def kernel_cost(dump: Path) -> int:
 
 
 def read_baseline() -> tuple[str, Costs]:
-    """The compiler that it was counted with, and the figures."""
+    """The compiler of the baseline, and the figures."""
     stored = json.loads(BASELINE.read_text())
     return stored["compiler"], stored["instructions_per_message"]
 
@@ -96,7 +98,7 @@ def write_baseline(costs: Costs) -> None:
 
 
 def table(costs: Costs, before: Costs) -> str:
-    """One line for each work."""
+    """One line for each path."""
     lines = [f"{'instructions of the kernel per message':<40} {'now':>10} {'baseline':>10}"]
     for name, cost in costs.items():
         known = before.get(name)

@@ -1,8 +1,8 @@
-"""The kernel's paths, each walked twice, under a counter that knows where one ends.
+"""Runs each of the kernel's paths twice, with a marker at the end of each run.
 
-Run by `counting.py` under callgrind. Each walk is ended by `MARK`, at which callgrind writes down
-what was counted since the mark before. The second walk of a work does the same as the first one
-`TIMES` times over, so that the difference of both has nothing of what comes once.
+Run by `counting.py` under callgrind. Each run ends with `MARK`, at which callgrind dumps its counts
+since the previous mark. The second run repeats the first `TIMES` times, so the difference of both
+excludes one-time costs.
 """
 
 import os
@@ -18,7 +18,7 @@ from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.message_id import encode_offset_id
 
 MARK = "getsid"
-"""A function of the C library that nothing else calls here; callgrind is told its name."""
+"""A function of the C library that nothing else calls here; callgrind gets its name."""
 TIMES = 3
 
 TOPIC, GROUP = "orders", "readers"
@@ -37,7 +37,7 @@ QUEUE_ENTRY_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A path, and how many messages one walk of it carries."""
+    """A path, and the number of messages of one run."""
 
     name: str
     message_count: int
@@ -46,13 +46,13 @@ class Work:
 
 @dataclass(slots=True)
 class Queue:
-    """What the feed asks of a queue that it reads."""
+    """The interface of a queue that the feed reads."""
 
     next_offset: int = 0
 
 
 class Fed:
-    """A feed with memory of its own, as `store/kernel_memory.py` would grant it."""
+    """A feed with its own memory, as `store/kernel_memory.py` would provide it."""
 
     def __init__(self) -> None:
         self.log = bytearray(LOG_BYTES)
@@ -80,7 +80,7 @@ class Fed:
         feed.grant_pulls(TOPIC, GROUP, None, None)
 
     def take(self, buffer: bytes, message_count: int) -> None:
-        """Feed frames that must all be handled, and end the batch."""
+        """Feed frames, which must all be handled, and end the batch."""
         start, stop, answers, _, _, _ = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000, -1)
         done = self.feed.end_batch()
         carried = done[0] if done else sum(one[3][0] for one in self.feed.drain_delivered())
@@ -207,7 +207,7 @@ def works() -> list[Work]:
 def main() -> None:
     todo = works()
     for work in todo:
-        work.walk()  # what is made once is made here
+        work.walk()  # one-time initialization
         os.getsid(0)
         work.walk()
         os.getsid(0)

@@ -1,7 +1,7 @@
 """The kernel's paths cost no more instructions than they did; `make cost` shows the figures.
 
-No time is measured. Whoever makes a path dearer on purpose writes the new baseline with
-`make cost-baseline` and says why.
+No time is measured. A change that makes a path more expensive on purpose updates the baseline with
+`make cost-baseline` and gives the reason.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ def _why_not() -> str | None:
     try:
         here = counting.compiler()
     except OSError:
-        return "no rustc here to tell which compiler made the kernel"
+        return "no rustc here, so the compiler of the kernel is unknown"
     if here != built_with:
         return f"the baseline is of {built_with}, the kernel here of {here}"
     return None
 
 
 @pytest.mark.kernel
-def test_no_path_costs_over_a_tenth_more_than_its_baseline() -> None:
+def test_no_path_costs_over_ten_percent_more_than_its_baseline() -> None:
     reason = _why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -41,7 +41,7 @@ def test_no_path_costs_over_a_tenth_more_than_its_baseline() -> None:
 
 
 @pytest.mark.kernel
-def test_every_work_has_a_baseline_that_says_something() -> None:
+def test_every_path_has_a_meaningful_baseline() -> None:
     if kernel.WHY_PURE is not None:
         pytest.skip(f"no kernel: {kernel.WHY_PURE}")
     _, before = counting.read_baseline()
@@ -49,7 +49,7 @@ def test_every_work_has_a_baseline_that_says_something() -> None:
     assert all(100 < cost < 100_000 for cost in before.values()), before
 
 
-def test_only_the_kernels_own_instructions_count(tmp_path: Path) -> None:
+def test_only_instructions_of_the_kernel_count(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     dump.write_text(
         "events: Ir\nob=/usr/lib/libc.so.6\nfn=memcpy\n0 900\n"
@@ -62,7 +62,7 @@ def test_only_the_kernels_own_instructions_count(tmp_path: Path) -> None:
     assert counting.kernel_cost(dump) == 100 + 20 + 5
 
 
-def test_the_table_shows_what_has_changed() -> None:
+def test_the_table_shows_changes() -> None:
     shown = counting.table({"send": 110.0, "new": 5.0}, {"send": 100.0})
     assert "+10.0 %" in shown
     assert shown.splitlines()[2].split() == ["new", "5.0", "-"]

@@ -1,6 +1,6 @@
-"""The services of deploy/ as they are run: started, asked for their health, stopped.
+"""The services of deploy/: start, health check, stop.
 
-Folders and ports are those of a test; commands and environment are the files' own.
+Folders and ports are those of a test; commands and environment are those of the files.
 """
 
 import configparser
@@ -32,13 +32,13 @@ SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A program that runs, and the file with all that it says."""
+    """A running program, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def port(self) -> int:
-        """Where it serves /health, once it does."""
+        """The port of /health, once it is served."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not (found := re.search(r"/health\b.* on port (\d+)", self.log.read_text())):
             is_running = self.process.poll() is None and time.monotonic() < deadline_s
@@ -52,15 +52,17 @@ class Service:
 
 
 @contextmanager
-def running(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Generator[Service]:
-    """Run a command of the installation, by what its script calls."""
-    module, _, function = SCRIPTS[Path(words[0]).name].partition(":")
+def running(
+    arguments: Sequence[str], folder: Path, environ: Mapping[str, str]
+) -> Generator[Service]:
+    """Run an installed command by calling the function of its entry point."""
+    module, _, function = SCRIPTS[Path(arguments[0]).name].partition(":")
     code = f"import sys; from {module} import {function} as run; sys.exit(run())"
     log = folder / "service.log"
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *words[1:]],
+            [sys.executable, "-c", code, *arguments[1:]],
             stdout=out, stderr=out, cwd=folder, env={**inherited, **environ},
         )  # fmt: skip
     try:
@@ -72,23 +74,23 @@ def running(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> G
 
 
 @pytest.mark.parametrize("name", ["tianzhou-namesrv", "tianzhou-broker"])
-def test_a_unit_serves_until_it_is_told_to_stop(name: str, tmp_path: Path) -> None:
+def test_a_unit_serves_until_it_is_stopped(name: str, tmp_path: Path) -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.read_string((ROOT / "deploy" / f"{name}.service").read_text())
     service = unit["Service"]
     state = f"/var/lib/{service['StateDirectory']}"
     given = [pair.replace(state, str(tmp_path)) for pair in shlex.split(service["Environment"])]
-    words = shlex.split(service["ExecStart"])
-    at = words.index("-c") + 1
-    file = tmp_path / Path(words[at]).name
+    arguments = shlex.split(service["ExecStart"])
+    at = arguments.index("-c") + 1
+    file = tmp_path / Path(arguments[at]).name
     file.write_text(
         "listenPort=0\nbindAddress=127.0.0.1\nhealthEnable=true\nhealthPort=0\n"
         if name.endswith("namesrv")
         else f"listenPort=0\nbindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\n{SMALL}"
         "metricsExporterType=PROM\nmetricsPromExporterPort=0\n"
     )
-    words[at] = str(file)
-    with running(words, tmp_path, dict(pair.split("=", 1) for pair in given)) as it:
+    arguments[at] = str(file)
+    with running(arguments, tmp_path, dict(pair.split("=", 1) for pair in given)) as it:
         with urlopen(f"http://127.0.0.1:{it.port()}/health", timeout=PATIENCE_S) as answer:
             assert (answer.status, answer.read()) == (200, b"ok\n")
         assert it.stop() == 0, it.log.read_text()
@@ -99,19 +101,19 @@ def exec_form(instruction: str) -> list[str]:
     (text,) = re.findall(
         rf"^{instruction}(?: --\S+)*\s+(?:CMD )?(\[.*\])$", CONTAINER, re.MULTILINE
     )
-    words: list[str] = json.loads(text)
-    return words
+    arguments: list[str] = json.loads(text)
+    return arguments
 
 
 def test_the_container_is_healthy_while_it_serves(tmp_path: Path) -> None:
-    words = [word.replace("/data", str(tmp_path / "data")) for word in exec_form("CMD")]
-    words[words.index("0.0.0.0")] = "127.0.0.1"  # noqa: S104 - what the file says
-    words += ["--port", "0", "--namesrv-port", "0", "--log-level", "info"]
+    arguments = [argument.replace("/data", str(tmp_path / "data")) for argument in exec_form("CMD")]
+    arguments[arguments.index("0.0.0.0")] = "127.0.0.1"  # noqa: S104 - what the file says
+    arguments += ["--port", "0", "--namesrv-port", "0", "--log-level", "info"]
     for pair in (*SMALL.split(), "metricsPromExporterPort=0"):
-        words += ["--set", pair]
-    with running(words, tmp_path, {"HOME": str(tmp_path)}) as it:
+        arguments += ["--set", pair]
+    with running(arguments, tmp_path, {"HOME": str(tmp_path)}) as it:
         port = it.port()
-        check = [word.replace(":5557/", f":{port}/") for word in exec_form("HEALTHCHECK")]
+        check = [argument.replace(":5557/", f":{port}/") for argument in exec_form("HEALTHCHECK")]
         check[0] = sys.executable
         assert subprocess.run(check, timeout=PATIENCE_S, check=False).returncode == 0
         assert it.stop() == 0, it.log.read_text()

@@ -1,7 +1,7 @@
-"""The image of deploy/Containerfile: built, started, asked for its health, used and stopped.
+"""The image of deploy/Containerfile: build, start, health check, use, stop.
 
-Its base is a Debian made here by debootstrap, so packages are all that a build asks for. Containers
-share the machine's network: chroot alone keeps them apart, which works inside containers, too.
+Its base is a Debian created by debootstrap, so a build fetches only packages. Containers share the
+machine's network: chroot is the only isolation, which works inside containers, too.
 """
 
 import json
@@ -32,33 +32,33 @@ PATIENCE_S = 60.0
 SMALL = ("mappedFileSizeCommitLog=4194304", "maxHashSlotNum=1000", "maxIndexNum=4000")
 
 
-def said(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Buildah:
-    """Images and containers in folders of their own."""
+    """Buildah with images and containers in separate folders."""
 
     folder: Path
 
-    def words(self, *arguments: str) -> list[str]:
+    def command_line(self, *arguments: str) -> list[str]:
         folders = ["--root", str(self.folder / "images"), "--runroot", str(self.folder / "run")]
         return ["buildah", *folders, "--storage-driver", "vfs", *arguments]
 
     def __call__(self, *arguments: str) -> str:
-        done = said(self.words(*arguments))
+        done = run_program(self.command_line(*arguments))
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout.strip()
 
 
 def make_base(root: Path) -> None:
-    """A Debian with nothing but its base, which trusts whom this machine trusts."""
-    words = ["debootstrap", "--variant=minbase", "trixie", str(root)]
+    """A minimal Debian with the certificate authorities of this machine."""
+    command = ["debootstrap", "--variant=minbase", "trixie", str(root)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
@@ -95,13 +95,13 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Generator[Buildah]:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process: any of them may have started one."""
+    """The children of all threads of a process."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for each in lists for child in each.read_text().split()]
 
 
 def inner(pid: int) -> int:
-    """The last process of a chain of children: the one that a container is about."""
+    """The last process of a chain of children: the program of the container."""
     while below := children(pid):
         pid = below[0]
     return pid
@@ -116,22 +116,23 @@ class Container:
     namesrv_port: int
     health_port: int
 
-    def run(self, *words: str) -> str:
-        return self.buildah("run", "--isolation", "chroot", self.name, "--", *words)
+    def run(self, *command: str) -> str:
+        return self.buildah("run", "--isolation", "chroot", self.name, "--", *command)
 
     def command(self) -> list[str]:
-        """What the image starts, on ports of a test."""
-        words = ["127.0.0.1" if word == "0.0.0.0" else word for word in self.config["Cmd"]]  # noqa: S104
-        words += ["--port", str(self.port), "--namesrv-port", str(self.namesrv_port)]
+        """The command of the image, on ports of a test."""
+        public = "0.0.0.0"  # noqa: S104 - what the file says
+        command = ["127.0.0.1" if each == public else each for each in self.config["Cmd"]]
+        command += ["--port", str(self.port), "--namesrv-port", str(self.namesrv_port)]
         for pair in (*SMALL, f"metricsPromExporterPort={self.health_port}"):
-            words += ["--set", pair]
-        return words
+            command += ["--set", pair]
+        return command
 
     def check(self) -> int:
         """The image's own health check."""
-        words: Sequence[str] = self.config["Healthcheck"]["Test"][1:]
-        words = [word.replace(":5557/", f":{self.health_port}/") for word in words]
-        run = self.buildah.words("run", "--isolation", "chroot", self.name, "--", *words)
+        command: Sequence[str] = self.config["Healthcheck"]["Test"][1:]
+        command = [argument.replace(":5557/", f":{self.health_port}/") for argument in command]
+        run = self.buildah.command_line("run", "--isolation", "chroot", self.name, "--", *command)
         return subprocess.run(run, timeout=PATIENCE_S, capture_output=True, check=False).returncode
 
     def is_healthy(self) -> bool:
@@ -143,9 +144,11 @@ class Container:
 
     @contextmanager
     def serving(self) -> Generator[subprocess.Popen[str]]:
-        words = self.buildah.words("run", "--isolation", "chroot", self.name, "--", *self.command())
+        command = self.buildah.command_line(
+            "run", "--isolation", "chroot", self.name, "--", *self.command()
+        )
         with subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             try:
                 deadline_s = time.monotonic() + PATIENCE_S
@@ -155,7 +158,7 @@ class Container:
                     time.sleep(0.1)
                 yield process
             finally:
-                # Its end ends the processes around it; theirs would leave it running.
+                # Its end ends the processes around it; ending those would leave it running.
                 if process.poll() is None:
                     os.kill(inner(process.pid), signal.SIGKILL)
 
@@ -167,7 +170,7 @@ def container(buildah: Buildah) -> Container:
     return Container(buildah, name, config, free_port(-2, 1), free_port(), free_port())
 
 
-def test_the_image_holds_the_kernel_and_runs_as_its_own_user(container: Container) -> None:
+def test_the_image_has_the_kernel_and_runs_as_its_own_user(container: Container) -> None:
     assert "kernel: compiled" in container.run("tianzhou", "version")
     assert container.config["User"] == "tianzhou"
     assert container.run("id", "-u", "-n") == "tianzhou"
@@ -175,7 +178,7 @@ def test_the_image_holds_the_kernel_and_runs_as_its_own_user(container: Containe
     assert container.run("sh", "-c", "command -v cargo gcc || true") == ""
 
 
-def test_messages_outlive_a_stop_of_the_container(container: Container) -> None:
+def test_messages_survive_a_restart_of_the_container(container: Container) -> None:
     cluster = ("--namesrv", f"127.0.0.1:{container.namesrv_port}")
     with container.serving() as process:
         assert container.check() == 0
@@ -196,5 +199,5 @@ def test_messages_outlive_a_stop_of_the_container(container: Container) -> None:
             "--json",
             *cluster,
         )
-        told = container.run("tianzhou", *asked)
-    assert [json.loads(line)["body"] for line in told.splitlines()] == ["cargo"] * 3
+        printed = container.run("tianzhou", *asked)
+    assert [json.loads(line)["body"] for line in printed.splitlines()] == ["cargo"] * 3

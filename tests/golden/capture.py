@@ -1,12 +1,12 @@
-"""Captures the golden bytes: what Apache RocketMQ's programs say to each other and store.
+"""Captures the golden bytes: the frames and records of Apache RocketMQ's programs.
 
     python -m tests.golden.capture [VERSION ...]
 
-A nameserver, a broker and clients of one version talk through recording proxies, step by step. One
-or two frames of each kind are kept, with the step they belong to, and records are cut out of the
-broker's commit log. Nothing of ours takes part: frames and records are told apart here by their
-length words alone. The files it writes are the data of `test_golden.py` and kept in the repository;
-run it again to add a kind or a version.
+A nameserver, a broker and clients of one version communicate through recording proxies, step by
+step. One or two frames of each kind are saved, with their step, and records are copied from the
+broker's commit log. None of our code takes part: frames and records are separated here by their
+length prefixes alone. The files it writes are the data of `test_golden.py` in the repository; run
+it again to add a kind or a version.
 """
 
 import json
@@ -43,7 +43,7 @@ KEPT = {
     "PULL_MESSAGE answer 0": 3,
     "PULL_MESSAGE request": 2,
 }
-"""How many frames of a kind are kept where one is not enough."""
+"""How many frames of a kind are saved where one is not enough."""
 FRAME_BYTES_MAX = 6000
 CLUSTER = "DefaultCluster"
 BROKER = "broker-a"
@@ -122,7 +122,7 @@ ADMIN_WHILE_CONSUMING = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it passed; `connection` tells streams apart, `to_server` its direction."""
+    """One frame as it passed; `connection` identifies the stream, `to_server` its direction."""
 
     step: str
     client: str
@@ -143,10 +143,10 @@ class Recording:
 
 
 class RecordingProxy:
-    """Listens on a port, passes every frame on to `target_port` and back, and keeps a copy.
+    """Listens on a port, forwards every frame to `target_port` and back, and records it.
 
-    Route answers would lead clients past the proxy, so addresses in `rewrites` are replaced, by
-    others of equal length, in what goes back to the client. The copy that is kept is the original.
+    Route responses would lead clients past the proxy, so addresses in `rewrites` are replaced by
+    others of equal length in bytes sent to the client. The recorded copy is the original.
     """
 
     def __init__(self, recording: Recording, client: str, server: str, target_port: int) -> None:
@@ -200,7 +200,7 @@ class RecordingProxy:
         except OSError:
             pass
         for end in (source, sink):
-            # The other pump may be reading from it, and must see the end too.
+            # The other direction may be reading from it, and must see the end too.
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -237,7 +237,7 @@ class RecordingProxy:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that takes part in one run."""
+    """The programs of one run."""
 
     version: str
     recording: Recording
@@ -277,7 +277,7 @@ def stage(version: str, encoding: str, store: Path) -> Generator[Stage]:
                 broker_side.address,
                 jvm_options=options,
                 store_dir=store,
-                # Asking the nameserver would put a frame of ours among theirs.
+                # A query to the nameserver would add a frame of ours.
                 await_registration=False,
                 mappedFileSizeCommitLog=128 * 1024,
                 autoCreateTopicEnable="false",
@@ -302,7 +302,7 @@ def stage(version: str, encoding: str, store: Path) -> Generator[Stage]:
 
 
 def run(version: str, encoding: str, store: Path) -> Recording:
-    """Walk through all steps; returned is what passed on the wire, in `store` what was stored."""
+    """Run all steps; returns the frames on the wire, with the stored records in `store`."""
     is_5x = version.startswith("5.")
     with stage(version, encoding, store) as on:
         for arguments in (*ADMIN_BEFORE, *(ADMIN_BEFORE_5X if is_5x else ())):
@@ -330,7 +330,7 @@ def run(version: str, encoding: str, store: Path) -> Recording:
 
 
 def send_v1(on: Stage, encoding: str) -> None:
-    """A client can be told to spell out the names of header fields, as the oldest clients do."""
+    """A client can be set to write long names of header fields, as the oldest clients do."""
     options = (
         f"-Drocketmq.serialize.type={encoding}",
         "-Dorg.apache.rocketmq.client.sendSmartMsg=false",
@@ -365,7 +365,7 @@ def read_head(content: bytes) -> Head:
 
 
 def is_compressed_registration(content: bytes) -> bool:
-    """Told by its body, a zlib stream; a 5.x broker denies it in the header."""
+    """Detected by its body, a zlib stream; the header of a 5.x broker says otherwise."""
     headline = int.from_bytes(content[4:8], "big")
     is_zlib = content[8 + (headline & 0xFFFFFF) :].startswith(b"\x78\xda")
     return is_zlib and read_head(content).code == RequestCode.REGISTER_BROKER
@@ -452,7 +452,7 @@ def choose_records(store: Path, version: str, hosts: str) -> Iterator[dict[str, 
 
 
 def topic_of(record: bytes, magic: int, flag: int) -> str:
-    """The topic stands behind the body, whose place depends on the width of the two host fields."""
+    """The topic follows the body, whose position depends on the width of the two host fields."""
     # size to born time; born host; store time; store host; reconsume count, prepared offset
     start = 48 + (20 if flag & 0x10 else 8) + 8 + (20 if flag & 0x20 else 8) + 4 + 8
     body_size = int.from_bytes(record[start : start + 4], "big")

@@ -1,4 +1,4 @@
-"""Golden bytes: what Apache's programs wrote must be read and written again byte for byte.
+"""Golden bytes: the output of Apache's programs must be read and written again byte for byte.
 
 The data is captured by `capture.py`. Each line of a file is one frame or one record in hex with a
 note of what it is; a failure names the notes.
@@ -40,7 +40,7 @@ RECORD_FILES = sorted(path.name for path in HERE.glob("records-*.jsonl"))
 
 
 class GoldenFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a frames file; `request` is the code asked for, in answers too."""
+    """One line of a frames file; `request` is the request code, in responses too."""
 
     note: str
     sender: str = msgspec.field(name="from")
@@ -85,7 +85,7 @@ ALL_FRAMES = [frame for name in FRAME_FILES for frame in read_frames(name)]
 
 
 def frames_of(code: RequestCode, *, answers: bool) -> list[tuple[GoldenFrame, Command]]:
-    """Frames that ask with a code, or that answer it with success."""
+    """Requests with a code, or their successful responses."""
     found = [(each, command.decode(each.content)) for each in ALL_FRAMES if each.request == code]
     return [
         (each, decoded)
@@ -119,19 +119,19 @@ EVERYWHERE = {
     "VIEW_MESSAGE_BY_ID answer 0", "GET_CONSUME_STATS answer 0", "GET_TOPIC_STATS_INFO answer 0",
     "PUSH_REPLY_MESSAGE_TO_CLIENT request",
 }  # fmt: skip
-"""What a capture must hold for every version and in both encodings."""
+"""What a capture must contain for every version and in both encodings."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("encoding", HeaderEncoding)
-def test_nothing_is_missing(version: str, encoding: HeaderEncoding) -> None:
+def test_every_kind_of_frame_was_captured(version: str, encoding: HeaderEncoding) -> None:
     frames = read_frames(f"frames-{version}-{encoding.name.lower()}.jsonl")
     kinds = {frame.note.partition(" (")[0] for frame in frames}
     assert not EVERYWHERE - kinds
     assert {frame.encoding for frame in frames} == {encoding.name}
     assert {frame.version for frame in frames} == {version}
     if version.startswith("4."):
-        # A 5.x broker resets offsets by itself and leaves the clients alone.
+        # A 5.x broker resets offsets itself and does not notify the clients.
         assert "RESET_CONSUMER_CLIENT_OFFSET oneway" in kinds
     if version.startswith("5.") and encoding is HeaderEncoding.JSON:
         assert {"POP_MESSAGE answer 0", "ACK_MESSAGE request", "QUERY_ASSIGNMENT answer 0"} <= kinds
@@ -151,7 +151,7 @@ def test_frames_are_split_where_they_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAME_FILES)
-def test_frames_come_back_byte_for_byte(name: str) -> None:
+def test_frames_round_trip_byte_for_byte(name: str) -> None:
     for frame in read_frames(name):
         decoded = command.decode(frame.content)
         assert decoded.encoding.name == frame.encoding, frame.note
@@ -183,7 +183,7 @@ def writes_fields_twice(content: bytes) -> bool:
 
 
 ADDED_BY_HOOKS = {"ReqT", "AccessKey", "Signature", "SecurityToken"}
-"""Fields that a client adds to whatever request it sends: its request type, its signature."""
+"""Fields that a client adds to every request: its request type, its signature."""
 
 UNKNOWN_TO_4_9 = {
     RequestCode.GET_MAX_OFFSET: {"committed": "true"},
@@ -194,7 +194,7 @@ UNKNOWN_TO_4_9 = {
 
 
 @pytest.mark.parametrize("name", FRAME_FILES)
-def test_request_headers_come_back_as_equal_maps(name: str) -> None:
+def test_request_headers_round_trip_as_equal_maps(name: str) -> None:
     for frame in read_frames(name):
         decoded = command.decode(frame.content)
         if decoded.is_response:
@@ -210,7 +210,7 @@ def test_request_headers_come_back_as_equal_maps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAME_FILES)
-def test_response_headers_come_back_as_equal_maps(name: str) -> None:
+def test_response_headers_round_trip_as_equal_maps(name: str) -> None:
     for frame in read_frames(name):
         decoded = command.decode(frame.content)
         header_type = RESPONSE_HEADERS.get(RequestCode(frame.request))
@@ -221,7 +221,7 @@ def test_response_headers_come_back_as_equal_maps(name: str) -> None:
         assert again == decoded.fields, frame.note
 
 
-def test_a_signed_request_keeps_its_signature() -> None:
+def test_a_signed_request_has_key_token_and_signature() -> None:
     signed = [command.decode(frame.content) for frame in ALL_FRAMES if "(sendSigned)" in frame.note]
     sends = [each for each in signed if each.code == RequestCode.SEND_MESSAGE_V2]
     assert len(sends) == len(FRAME_FILES)
@@ -232,7 +232,7 @@ def test_a_signed_request_keeps_its_signature() -> None:
         assert each.body == "signed 签名".encode()
 
 
-# -- what the sends say ---------------------------------------------------------------------------
+# -- sent messages --------------------------------------------------------------------------------
 
 
 def sends_of(step: str) -> list[Command]:
@@ -265,7 +265,7 @@ def test_unicode_properties_are_read() -> None:
         ("sendCompressedZstd", compression.CompressionType.ZSTD, 2),
     ],
 )
-def test_compressed_bodies_are_unpacked(
+def test_compressed_bodies_are_decompressed(
     step: str, kind: compression.CompressionType, file_count: int
 ) -> None:
     sends = sends_of(step)
@@ -278,7 +278,7 @@ def test_compressed_bodies_are_unpacked(
         assert plain.startswith(b"line 0 of a body that shrinks well\n")
 
 
-def test_batch_bodies_come_back_byte_for_byte() -> None:
+def test_batch_bodies_round_trip_byte_for_byte() -> None:
     found = frames_of(RequestCode.SEND_BATCH_MESSAGE, answers=False)
     assert len(found) == len(FRAME_FILES)
     for frame, decoded in found:
@@ -291,7 +291,7 @@ def test_batch_bodies_come_back_byte_for_byte() -> None:
         assert properties.decode(items[1].properties_text)["n"] == "2"
 
 
-def test_message_ids_name_the_broker_and_the_place() -> None:
+def test_message_ids_have_the_broker_and_the_log_offset() -> None:
     for frame, decoded in frames_of(RequestCode.SEND_MESSAGE_V2, answers=True):
         text = decoded.fields["msgId"]
         store_host, log_offset = message_id.decode_offset_id(text)
@@ -303,7 +303,7 @@ def test_message_ids_name_the_broker_and_the_place() -> None:
 
 
 def properties_text_of(content: bytes) -> str:
-    """The end of a record, found by trying its length word: the text is told by its separators."""
+    """The end of a record, found by trying lengths: its text is recognized by the separators."""
     decoded = record.decode_record(content)
     for start in range(len(content) - 2, 0, -1):
         size = int.from_bytes(content[start : start + 2], "big")
@@ -315,7 +315,7 @@ def properties_text_of(content: bytes) -> str:
 
 
 def encode_again(content: bytes) -> bytes:
-    """Read a record and write it anew, with the text of its properties as it was."""
+    """Read a record and write it again, with the text of its properties unchanged."""
     read = record.decode_record(content)
     return encode_record(
         topic=read.topic,
@@ -343,12 +343,12 @@ def check_record(note: str, content: bytes) -> None:
         stored = record.decode_record(content)
         assert record.encode_stored(stored, closed=text.endswith("\x02")) == content, note
     else:
-        # 4.9 appends WAIT to each message of a batch, even where it is there already.
+        # 4.9 appends WAIT to each message of a batch, even if it is present already.
         assert names.count("WAIT") == 2, note
 
 
 @pytest.mark.parametrize("name", RECORD_FILES)
-def test_records_come_back_byte_for_byte(name: str) -> None:
+def test_records_round_trip_byte_for_byte(name: str) -> None:
     for golden in read_records(name):
         if golden.note.startswith("filler"):
             (size,) = [int(word) for word in golden.note.split() if word.isdigit()][:1]
@@ -357,7 +357,7 @@ def test_records_come_back_byte_for_byte(name: str) -> None:
             check_record(golden.note, golden.content)
 
 
-def test_records_of_every_layout_are_there() -> None:
+def test_records_of_every_layout_were_captured() -> None:
     notes = {
         version: [r.note for r in read_records(f"records-{version}.jsonl")] for version in VERSIONS
     }
@@ -388,7 +388,7 @@ def test_ipv6_hosts_are_read(version: str) -> None:
         RequestCode.CHECK_TRANSACTION_STATE,
     ],
 )
-def test_records_on_the_wire_come_back_byte_for_byte(code: RequestCode) -> None:
+def test_records_on_the_wire_round_trip_byte_for_byte(code: RequestCode) -> None:
     found = frames_of(code, answers=code is not RequestCode.CHECK_TRANSACTION_STATE)
     assert found
     for frame, decoded in found:
@@ -440,7 +440,7 @@ def json_bodies(name: str) -> Iterable[tuple[GoldenFrame, Command]]:
 
 
 def as_json(body: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """The reading of another parser, None where the body is not strict JSON."""
+    """The result of another parser, None if the body is not strict JSON."""
     try:
         return json.loads(body)
     except ValueError:
@@ -464,11 +464,11 @@ def test_json_bodies_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAME_FILES)
-def test_typed_bodies_come_back_byte_for_byte(name: str) -> None:
+def test_typed_bodies_round_trip_byte_for_byte(name: str) -> None:
     for frame, decoded in json_bodies(name):
         table = RESPONSE_BODIES if decoded.is_response else REQUEST_BODIES
         body_type = table[RequestCode(frame.request)]
-        # Routes alone are written in strict JSON, for those who can read nothing else.
+        # Only routes are written in strict JSON, for clients that require it.
         standard = body_type is route.TopicRouteData and as_json(decoded.body) is not None
         again = bodies.encode(bodies.decode(body_type, decoded.body), standard=standard)
         assert again == decoded.body, frame.note

@@ -110,7 +110,7 @@ def test_a_filter_in_the_broker_selects_the_same_rows_as_spark(
     found = by_broker.schema(columns).load()
     assert rows_of(found, "queueId", "queueOffset") == rows_of(by_spark, "queueId", "queueOffset")
     assert sorted(int(row.properties["amount"]) for row in found.collect()) == list(range(301, 500))
-    # What Spark filters of that stays right: the broker evaluates one expression only.
+    # Spark still filters the result: the broker evaluates one expression only.
     assert rows_of(found.where("tags = 't3' AND queueId < 2"), "queueOffset", "tags") == rows_of(
         by_spark.where("tags = 't3' AND queueId < 2"), "queueOffset", "tags"
     )
@@ -129,8 +129,8 @@ def test_starting_and_ending_offsets_select_the_messages(
         ).schema(columns).load().collect()
     )  # fmt: skip
     assert sorted((row.queueId, row.queueOffset) for row in rows) == [
-        *((0, place) for place in range(40, 45)),
-        *((1, place) for place in range(3)),
+        *((0, offset) for offset in range(40, 45)),
+        *((1, offset) for offset in range(3)),
     ]
     assert all(row.value.id is not None for row in rows)
     moment = round(rows[-1].storeTimestamp.timestamp() * 1000)
@@ -175,7 +175,7 @@ def test_missing_messages_are_data_loss_or_skipped(
         ),
     ],
 )
-def test_wrong_options_are_refused_in_words(
+def test_invalid_options_are_rejected_with_a_reason(
     spark: SparkSession, cluster: Cluster, options: dict[str, str], text: str
 ) -> None:
     with pytest.raises(PySparkException, match=re.escape(text)):

@@ -1,6 +1,6 @@
 """Source, sink and `topic-stats` on a Spark cluster that gets Tianzhou by spark-submit.
 
-The cluster's Python has only what was shipped, and for the zip the distributions that
+The cluster's Python has only the shipped packages, and for the zip the distributions that
 docs/spark-cluster.md lists.
 """
 
@@ -38,7 +38,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Generator[Standalone]:
 @pytest.fixture(scope="module")
 def topics() -> Generator[Cluster]:
     with Cluster(topics={"shipped": 2, "pure": 2}) as cluster:
-        # Noon of a day to come: no midnight falls between writing and counting.
+        # Noon of a future day: no midnight between writing and counting.
         now_ms = cluster.clock()
         cluster.advance(ms=(now_ms // DAY_MS + 1) * DAY_MS + DAY_MS // 2 - now_ms)
         yield cluster
@@ -67,27 +67,27 @@ def check_job(
     machines: Standalone, folder: Path, topics: Cluster, topic: str, ship: list[str], **env: str
 ) -> list[tuple[str, str, str | None]]:
     """Submit the job and check its result; returns where each executor loaded its code from."""
-    told, url = folder / "told.json", f"sqlite:///{folder / 'stats.db'}"
+    report, url = folder / "report.json", f"sqlite:///{folder / 'stats.db'}"
     day = datetime.fromtimestamp(topics.clock() / 1000, UTC).date().isoformat()
-    job = [str(JOB), topics.namesrv_address, topic, str(COUNT), str(told), day, url]
+    job = [str(JOB), topics.namesrv_address, topic, str(COUNT), str(report), day, url]
     ran = machines.submit(folder, [*ship, *job], **env)
     assert ran.returncode == 0, told_by(ran)
-    seen: dict[str, Any] = json.loads(told.read_text())
+    seen: dict[str, Any] = json.loads(report.read_text())
     assert seen["rows"] == [[n, "b" if n % 4 else "a"] for n in range(COUNT)]
     assert seen["code"] == 0, told_by(ran)
     (whole,) = rows(url, tables.topic_stats, topic=topic, hour=-1)
     assert (whole.day, whole.produced) == (day, COUNT)
-    places: list[tuple[str, str, str | None]] = [
-        (each[0], each[1], each[2]) for each in seen["places"]
+    executors: list[tuple[str, str, str | None]] = [
+        (each[0], each[1], each[2]) for each in seen["executors"]
     ]
-    assert len({executor for executor, _, _ in places}) == 2, "both workers took part"
-    return places
+    assert len({executor for executor, _, _ in executors}) == 2, "both workers took part"
+    return executors
 
 
 def test_an_archive_brings_package_and_kernel(
     machines: Standalone, topics: Cluster, tmp_path: Path
 ) -> None:
-    # The largest two are left to the machines, which saves much packing.
+    # The largest two are taken from the machines, which saves time.
     there = ("numpy", "pyarrow")
     made = cluster_package.write_archive(tmp_path, without=there)
     assert made.needs == there

@@ -29,7 +29,7 @@ COUNT = 100
 
 @pytest.fixture(scope="module")
 def needed() -> str:
-    """A folder with what Spark's declarative pipelines import; fetched once, else skipped."""
+    """A folder with the imports of Spark's declarative pipelines, fetched once, else skipped."""
     if importlib.util.find_spec("grpc") and importlib.util.find_spec("pandas"):
         return ""
     if not (CACHE / "grpc").is_dir():

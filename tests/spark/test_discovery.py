@@ -1,4 +1,4 @@
-"""Spark finds both sources by itself, in a session that knows nothing of Tianzhou."""
+"""Spark discovers both sources automatically, in a session that does not import Tianzhou."""
 
 import json
 import os
@@ -21,7 +21,7 @@ DEADLINE_S = 400
 
 
 @pytest.fixture(scope="module")
-def told(
+def results(
     cluster: Cluster,
     producer: Producer,
     store_folder: Path,
@@ -52,14 +52,14 @@ def told(
 
 
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
-def test_any_session_finds_both_sources(told: dict[str, Any], name: str) -> None:
-    assert told[f"{name}, push-down on"] == ["1", "3", "5"]
-    assert told[f"{name}, nothing set"] == ["1", "3", "5"]
+def test_any_session_finds_both_sources(results: dict[str, Any], name: str) -> None:
+    assert results[f"{name}, push-down on"] == ["1", "3", "5"]
+    assert results[f"{name}, nothing set"] == ["1", "3", "5"]
 
 
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
 def test_push_down_without_its_configuration_is_an_error_that_names_it(
-    told: dict[str, Any], name: str
+    results: dict[str, Any], name: str
 ) -> None:
-    assert told["default"] == "false"
-    assert "spark.sql.python.filterPushdown.enabled" in told[f"{name}, push-down off"]
+    assert results["default"] == "false"
+    assert "spark.sql.python.filterPushdown.enabled" in results[f"{name}, push-down off"]

@@ -35,7 +35,7 @@ Row = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
-class Place:
+class Dataset:
     """The messages in cluster and store directory, and their rows by plain Python."""
 
     cluster: Cluster
@@ -59,7 +59,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(cluster: Cluster, producer: Producer, store_folder: Path) -> Place:
+def dataset(cluster: Cluster, producer: Producer, store_folder: Path) -> Dataset:
     cluster.create_topic(TOPIC, 3)
     with QueueReader("twice", namesrv=cluster.namesrv_address) as reader:
         queues = sorted(reader.queues(TOPIC), key=lambda queue: queue.queue_id)
@@ -69,7 +69,7 @@ def place(cluster: Cluster, producer: Producer, store_folder: Path) -> Place:
             TOPIC, b"%d" % number, tags=tag, keys=[f"k{number % 6}", "all"],
             queue=queues[number % 7 % 3],
         )  # fmt: skip
-    return Place(cluster, store_folder / "broker-0", stored(cluster, TOPIC))
+    return Dataset(cluster, store_folder / "broker-0", stored(cluster, TOPIC))
 
 
 # -- uses: what Spark gives, and what plain Python over the same rows does -------------------------
@@ -209,33 +209,33 @@ USES: dict[str, Use] = {
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("use", USES)
 def test_every_use_of_a_frame_sees_its_own_rows(
-    spark: SparkSession, place: Place, tmp_path: Path, source: str, use: str
+    spark: SparkSession, dataset: Dataset, tmp_path: Path, source: str, use: str
 ) -> None:
-    frame = place.load(spark, source)
-    found, expected = USES[use](spark, frame, place.rows, tmp_path / "in")
+    frame = dataset.load(spark, source)
+    found, expected = USES[use](spark, frame, dataset.rows, tmp_path / "in")
     assert found == expected
 
 
-def chosen(place: Place) -> list[tuple[dict[str, object], list[Row]]]:
+def chosen(dataset: Dataset) -> list[tuple[dict[str, object], list[Row]]]:
     """Options that select rows, and these rows by plain Python."""
-    early = sorted(each.store_time_ms for each in place.messages)[COUNT // 2]
-    with_key = [each for each in place.messages if {"k1", "k4"} & set(each.keys)]
+    early = sorted(each.store_time_ms for each in dataset.messages)[COUNT // 2]
+    with_key = [each for each in dataset.messages if {"k1", "k4"} & set(each.keys)]
     return [
-        ({"tags": "b"}, [row for row in place.rows if row[2] == "b"]),
+        ({"tags": "b"}, [row for row in dataset.rows if row[2] == "b"]),
         (
             {"keys": "k1 || k4"},
             [(each.queue_id, each.queue_offset, each.tags or "") for each in with_key],
         ),
         (
             {"assign": f'{{"{TOPIC}": {{"broker-0": [0, 2]}}}}'},
-            [row for row in place.rows if row[0] in (0, 2)],
+            [row for row in dataset.rows if row[0] in (0, 2)],
         ),
-        ({"subscribePattern": "tw.c."}, place.rows),
+        ({"subscribePattern": "tw.c."}, dataset.rows),
         (
             {"startingTimestamp": early},
             [
                 (each.queue_id, each.queue_offset, each.tags or "")
-                for each in place.messages
+                for each in dataset.messages
                 if each.store_time_ms >= early
             ],
         ),
@@ -247,10 +247,10 @@ def chosen(place: Place) -> list[tuple[dict[str, object], list[Row]]]:
     "number", range(5), ids=["tags", "keys", "assign", "subscribePattern", "startingTimestamp"]
 )
 def test_options_select_rows_of_their_own_frame_only(
-    spark: SparkSession, place: Place, source: str, number: int
+    spark: SparkSession, dataset: Dataset, source: str, number: int
 ) -> None:
-    options, rows = chosen(place)[number]
-    some, whole = place.load(spark, source, **options), place.load(spark, source)
+    options, rows = chosen(dataset)[number]
+    some, whole = dataset.load(spark, source, **options), dataset.load(spark, source)
     one = sum(row[0] == 2 for row in rows)
     assert some.where("queueId = 2").count() == one
     assert Counter(map(as_row, some.collect())) == Counter(rows)
@@ -261,24 +261,24 @@ def test_options_select_rows_of_their_own_frame_only(
 
 
 def test_keys_and_tags_select_together_and_an_unknown_key_selects_nothing(
-    spark: SparkSession, place: Place
+    spark: SparkSession, dataset: Dataset
 ) -> None:
     for source in SOURCES:
-        both = place.load(spark, source, keys="k0", tags="b")
-        wanted = [each for each in place.messages if "k0" in each.keys and each.tags == "b"]
+        both = dataset.load(spark, source, keys="k0", tags="b")
+        wanted = [each for each in dataset.messages if "k0" in each.keys and each.tags == "b"]
         assert both.count() == len(wanted) > 0
-        assert place.load(spark, source, keys="k").count() == 0
-        assert place.load(spark, source, keys="k5 all").count() == COUNT
+        assert dataset.load(spark, source, keys="k").count() == 0
+        assert dataset.load(spark, source, keys="k5 all").count() == COUNT
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_detection_of_safe_push_down_agrees_with_the_behaviour_of_the_installed_spark(
-    spark: SparkSession, place: Place, tmp_path: Path, source: str
+    spark: SparkSession, dataset: Dataset, tmp_path: Path, source: str
 ) -> None:
     wrong: list[str] = []
     for name, use in USES.items():
-        frame = place.load(spark, source, pushDown=True)
-        found, expected = use(spark, frame, place.rows, tmp_path / "in")
+        frame = dataset.load(spark, source, pushDown=True)
+        found, expected = use(spark, frame, dataset.rows, tmp_path / "in")
         if found != expected:
             wrong.append(f"{name}: {found} instead of {expected}")
     version = pyspark.__version__

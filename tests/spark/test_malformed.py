@@ -1,7 +1,6 @@
 """One malformed message does not stop a topic: its row has null where it is wrong, and is counted.
 
-Producers can send such messages: what they say of a message (compressed, born when, properties) is
-stored as they say it.
+Producers can send such messages: their flags, times and properties are stored as sent.
 """
 
 import asyncio
@@ -92,7 +91,7 @@ async def _send(address: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def odd(cluster: Cluster) -> str:
+def topic(cluster: Cluster) -> str:
     cluster.create_topic(TOPIC, 1)
     codes = asyncio.run(_send(cluster.broker_addresses["broker-0"]))
     assert codes == [ResponseCode.SUCCESS] * len(ODD) + [ResponseCode.MESSAGE_ILLEGAL]
@@ -114,7 +113,7 @@ def source(
 
 @pytest.mark.parametrize("way", SOURCES)
 def test_malformed_messages_are_null_and_all_others_are_unchanged(
-    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
+    spark: SparkSession, cluster: Cluster, store_folder: Path, topic: str, way: str
 ) -> None:
     frame = source(spark, cluster, store_folder, way, valueFormat="json", valueSchema="a STRING")
     rows = sorted(frame.load().collect(), key=lambda row: row.queueOffset)
@@ -128,12 +127,12 @@ def test_malformed_messages_are_null_and_all_others_are_unchanged(
     assert by_properties[TAGGED].tags == "t"
     assert by_properties[MANY].properties["n99"] == "v"
     assert by_properties[TIMED].deliverTimestamp is None
-    assert {row.topic for row in rows} == {odd}
+    assert {row.topic for row in rows} == {topic}
 
 
 @pytest.mark.parametrize("way", SOURCES)
 def test_the_number_of_null_bodies_is_an_observed_metric(
-    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
+    spark: SparkSession, cluster: Cluster, store_folder: Path, topic: str, way: str
 ) -> None:
     frame = source(spark, cluster, store_folder, way).schema("topic STRING, body BINARY").load()
     assert frame.schema["body"].nullable
@@ -144,7 +143,7 @@ def test_the_number_of_null_bodies_is_an_observed_metric(
 
 
 def test_each_task_logs_malformed_messages_and_their_number(
-    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
+    spark: SparkSession, cluster: Cluster, store_folder: Path, topic: str
 ) -> None:
     switch = "spark.sql.pyspark.worker.logging.enabled"
     spark.conf.set(switch, "true")
@@ -156,25 +155,27 @@ def test_each_task_logs_malformed_messages_and_their_number(
         spark.conf.set(switch, "false")
     assert f"malformed values in this task: {len(NULLS)}, each null in its row" in logged
     for number in NULLS:
-        assert any(f"queue {odd}@broker-0:0, offset {number}: " in line for line in logged), logged
+        assert any(f"queue {topic}@broker-0:0, offset {number}: " in line for line in logged), (
+            logged
+        )
 
 
 @pytest.mark.parametrize("way", SOURCES)
 def test_fail_on_malformed_names_the_first_malformed_message(
-    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
+    spark: SparkSession, cluster: Cluster, store_folder: Path, topic: str, way: str
 ) -> None:
     strict = source(spark, cluster, store_folder, way, failOnMalformed="true")
-    place = re.escape(f"queue {odd}@broker-0:0, offset {NULLS[0]}: ")
-    with pytest.raises(PySparkException, match=f"{place}.*failOnMalformed=false"):
+    position = re.escape(f"queue {topic}@broker-0:0, offset {NULLS[0]}: ")
+    with pytest.raises(PySparkException, match=f"{position}.*failOnMalformed=false"):
         strict.schema("body BINARY NOT NULL").load().collect()
-    place = re.escape(f"queue {odd}@broker-0:0, offset {TIMELESS[0]}: bornTimestamp")
-    with pytest.raises(PySparkException, match=place):
+    position = re.escape(f"queue {topic}@broker-0:0, offset {TIMELESS[0]}: bornTimestamp")
+    with pytest.raises(PySparkException, match=position):
         strict.schema("bornTimestamp TIMESTAMP").load().collect()
     assert strict.schema("queueOffset BIGINT").load().count() == len(ODD), "nothing is decoded"
 
 
 def test_a_nullable_column_cannot_be_declared_not_null(
-    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
+    spark: SparkSession, cluster: Cluster, store_folder: Path, topic: str
 ) -> None:
     for column in ("body BINARY", "tags STRING", "bornTimestamp TIMESTAMP"):
         reader = source(spark, cluster, store_folder, "live").schema(f"{column} NOT NULL")
@@ -183,7 +184,7 @@ def test_a_nullable_column_cannot_be_declared_not_null(
 
 
 def test_a_stream_skips_malformed_messages_or_fails_by_option(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path, odd: str
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
     found: list[tuple[int, bytes | None]] = []
 
@@ -191,28 +192,28 @@ def test_a_stream_skips_malformed_messages_or_fails_by_option(
         found.extend((row.queueOffset, row.body) for row in batch.collect())
 
     def query(**options: str) -> None:
-        given = {"nameServer": cluster.namesrv_address, "subscribe": odd, **options}
+        given = {"nameServer": cluster.namesrv_address, "subscribe": topic, **options}
         reader = spark.readStream.format("rocketmq").options(startingOffsets="earliest", **given)
         columns = "queueOffset BIGINT, body BINARY, bornTimestamp TIMESTAMP"
         writer = reader.schema(columns).load().writeStream.foreachBatch(take)
         checkpoint = str(tmp_path / "checkpoint")
         run(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True))
 
-    with pytest.raises(StreamingQueryException, match=rf"{odd}@broker-0:0, offset {NULLS[0]}: "):
+    with pytest.raises(StreamingQueryException, match=rf"{topic}@broker-0:0, offset {NULLS[0]}: "):
         query(failOnMalformed="true")
     assert not found
     query()
-    assert [(place, body and bytes(body)) for place, body in sorted(found)] == [
+    assert [(position, body and bytes(body)) for position, body in sorted(found)] == [
         (number, each.expected) for number, each in enumerate(ODD)
     ]
 
 
 def test_an_archive_contains_malformed_messages_and_a_replay_skips_them(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path, odd: str
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
     cluster.create_topic("odd-again", 1)
     given = {
-        "nameServer": cluster.namesrv_address, "path": str(tmp_path / "archive"), "topics": odd,
+        "nameServer": cluster.namesrv_address, "path": str(tmp_path / "archive"), "topics": topic,
         "database": f"sqlite:///{tmp_path / 'results.db'}",
     }  # fmt: skip
     outcome = runner.run("archive", given, spark=spark)
@@ -222,7 +223,7 @@ def test_an_archive_contains_malformed_messages_and_a_replay_skips_them(
     assert outcome.row_count == len(ODD) - len(NULLS)
     assert f"{len(NULLS)} malformed messages without a body left out" in outcome.note
     strict = {"path": str(tmp_path / "strict"), "failOnMalformed": "true"}
-    with pytest.raises(PipelineError, match=f"{odd}@broker-0:0, offset {NULLS[0]}: "):
+    with pytest.raises(PipelineError, match=f"{topic}@broker-0:0, offset {NULLS[0]}: "):
         runner.run("archive", given | strict, spark=spark)
 
 
@@ -230,8 +231,8 @@ def test_an_archive_contains_malformed_messages_and_a_replay_skips_them(
 
 WANTED = StructType([StructField("queueOffset", LongType()), StructField("value", StringType())])
 DAMAGE = {
-    # Where in the record, which bytes: the body, the length of the properties, how long hosts are,
-    # where in the log it lies.
+    # Position in the record and new bytes: the body, the length of the properties, the flags of
+    # host lengths, the log offset.
     "body": (90, b"\xff"),
     "lengths": (173, b"\x7f\x7f"),
     "addresses": (36, b"\x00\x00\x00\x30"),
@@ -298,7 +299,7 @@ def test_damaged_records_are_reported_as_lost_and_others_are_read(
         if number not in damaged.offsets.values()
     ]
     if way == "live":
-        # Our broker leaves damaged messages out; Apache's sends them (see the unit tests).
+        # Our broker omits damaged messages; Apache's sends them (see the unit tests).
         assert read(strict) == expected
         assert "queue hurt@broker-0:0: 4 offsets from 5 on have no message" in caplog.text
     else:
@@ -310,10 +311,10 @@ def test_damaged_records_are_reported_as_lost_and_others_are_read(
             named = re.compile(rf"(hurt@broker-0:0, offset {offset}|queue 0, offset {offset}\)): ")
             assert any(named.search(line) for line in lines), (offset, lines)
     if way == "by log":
-        return  # whose a record is that cannot be read is not known there
-    places = json.dumps({"hurt": {"broker-0": {"0": 6}}})
+        return  # the queue of an unreadable record is unknown there
+    starting = json.dumps({"hurt": {"broker-0": {"0": 6}}})
     ending = json.dumps({"hurt": {"broker-0": {"0": 11}}})
-    between = readers(damaged, startingOffsets=places, endingOffsets=ending)[way]
+    between = readers(damaged, startingOffsets=starting, endingOffsets=ending)[way]
     assert [offset for offset, _ in read(between)] == list(range(6, 11))
 
 

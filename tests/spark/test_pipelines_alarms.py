@@ -35,8 +35,8 @@ def commit(cluster: Cluster, group: str, topic: str, *, at_end: bool) -> None:
         async with Admin(cluster.namesrv_address) as admin:
             for at in await admin.messages.read_queues(topic):
                 end = await admin.offsets.end(at.broker, topic, at.queue_id)
-                place = end if at_end else 0
-                await admin.offsets.commit(at.broker, group, topic, at.queue_id, place)
+                offset = end if at_end else 0
+                await admin.offsets.commit(at.broker, group, topic, at.queue_id, offset)
 
     asyncio.run(move())
 
@@ -120,7 +120,7 @@ def test_backlog_without_committed_offsets_equals_consume_stats(
             )  # fmt: skip
             consumer.subscribe(topic, handler=handler)
             online.enter_context(consumer)
-            # Handlers must end before their consumers can, whatever happens to the test.
+            # Handlers must return before their consumers can stop, even if the test fails.
             online.callback(release.set)
         assert reached.acquire(timeout=DEADLINE_S)
         given = {"nameServer": namesrv, "database": url, "once": "true"}
@@ -225,7 +225,7 @@ def test_dead_letters_open_an_alarm_with_samples(
     lines = row.detail.splitlines()
     assert len(lines) == 3
     assert all("given up after" in line and "bill " in line for line in lines)
-    # They are as many as before, but the window has passed them.
+    # Their number is the same, but they are before the window.
     time.sleep(1.1)
     runner.run("dlq-alarm", given | {"window": "1s"}, spark=spark)
     assert [each[3] for each in events(url)] == ["open", "recovered"]

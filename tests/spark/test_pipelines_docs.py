@@ -26,7 +26,7 @@ def run(program: str, cluster: Cluster) -> None:
     exec(compile(text, str(PAGE), "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page
 
 
-def test_the_programs_of_the_page_do_what_the_page_says(
+def test_programs_of_the_page_produce_the_documented_results(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_tag, large, day = programs()
@@ -58,7 +58,7 @@ def test_the_programs_of_the_page_do_what_the_page_says(
 
 
 def _in_folder(program: str, folder: str) -> str:
-    """Spark's own paths do not follow a change of the folder."""
+    """Spark's own paths do not follow a change of the working directory."""
     for name in ("checkpoint/", "largest"):
         program = program.replace(f'"{name}', f'"{folder}/{name}')
     return program.replace("sqlite:///ledger", f"sqlite:///{folder}/ledger")

@@ -40,7 +40,7 @@ def test_duplicates_are_found_with_the_position_of_each_copy(
 ) -> None:
     small.create_topic("copies", 2)
     with Producer("more", namesrv=small.namesrv_address) as producer:
-        places = [producer.send("copies", b"x", keys=("twice", "shared")) for _ in range(2)]
+        copies = [producer.send("copies", b"x", keys=("twice", "shared")) for _ in range(2)]
         producer.send("copies", b"x", keys=("single", "shared", "shared"))
         producer.send("copies", b"x")
     given = {"nameServer": small.namesrv_address, "database": url, "topics": "copies"}
@@ -49,9 +49,9 @@ def test_duplicates_are_found_with_the_position_of_each_copy(
     found = {row.token: row for row in rows(url, tables.duplicates)}
     assert {token: row.copy_count for token, row in found.items()} == {"twice": 2, "shared": 3}
     assert json.loads(found["twice"].copies) == sorted(
-        [place.queue.broker_name, place.queue.queue_id, place.queue_offset] for place in places
+        [result.queue.broker_name, result.queue.queue_id, result.queue_offset] for result in copies
     )
-    # The same by the command line, which takes the session that runs in this process.
+    # The same by the command line, which uses the session of this process.
     ran = run_words((
         "pipeline", "run", "duplicates", "--namesrv", small.namesrv_address, "--database", url,
         "--set", "topics=copies", "--set", "days=today", "--set", "by=msgId",
@@ -100,7 +100,7 @@ def test_the_outbox_is_compared_with_the_log(
     """The program's table and the results are in databases of their own."""
     results = f"sqlite:///{tmp_path / 'results.db'}"
     is_sqlite = database_url.startswith("sqlite")
-    # Where there are schemas, the table may be in one.
+    # With schemas, the table may be in one.
     name = "main.tianzhou_outbox" if is_sqlite else "shop.outgoing"
     topic = f"outgoing-{database_url.partition(':')[0]}"
     small.create_topic(topic, 1)
@@ -115,7 +115,7 @@ def test_the_outbox_is_compared_with_the_log(
     connection.commit()
     connection.close()
     with Producer("more", namesrv=small.namesrv_address) as producer:
-        # 2 was never stored; 99 is no row of the outbox; 5 is not marked yet and is extra, too.
+        # 2 was never stored; 99 is no row of the outbox; 5 is not marked as sent and is extra, too.
         for number in (1, 3, 4, 5, 99):
             producer.send(topic, b"x", properties={OUTBOX_ID: str(number)})
     given = {
@@ -126,11 +126,11 @@ def test_the_outbox_is_compared_with_the_log(
     assert outcome.note == "1 missing, 2 extra"
     found = {row.token: row.finding for row in rows(results, tables.reconciliation)}
     assert found == {"2": "missing", "5": "extra", "99": "extra"}
-    # What is young may be on its way, and is left alone.
+    # Recent rows may be in flight and are ignored.
     runner.run("reconcile", given | {"settle": "30s"}, spark=spark)
     found = {row.token: row.finding for row in rows(results, tables.reconciliation)}
     assert found == {"2": "missing"}
-    # The URL may have a password in it, which the record of the run must not show.
+    # The URL may contain a password, which the record of the run must not show.
     assert {json.loads(row.options)["business"] for row in rows(results, tables.runs)} == {"***"}
 
 

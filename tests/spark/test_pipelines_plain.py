@@ -1,7 +1,7 @@
 """Pipelines over several days of messages give the same results as plain Python.
 
-The pipelines choose their days by options of the source; the messages before and behind a day, and
-those of the other topic, must neither be missing nor be counted twice.
+The pipelines select days by options of the source; messages before and after a day, and those of
+the other topic, must neither be missing nor be counted twice.
 """
 
 import json
@@ -64,7 +64,7 @@ def test_statistics_and_duplicates_of_a_day(
     produced: Counter[tuple[str, int]] = Counter()
     sizes: Counter[tuple[str, int]] = Counter()
     keys: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
-    places: defaultdict[tuple[str, str], list[list[object]]] = defaultdict(list)
+    positions: defaultdict[tuple[str, str], list[list[object]]] = defaultdict(list)
     for topic in TOPICS:
         for each in of_day(cluster, topic, begin_ms):
             for hour in (-1, (each.store_time_ms - begin_ms) // HOUR_MS):
@@ -72,7 +72,7 @@ def test_statistics_and_duplicates_of_a_day(
                 sizes[topic, hour] += each.size_bytes
                 keys[topic, hour].update(each.keys)
             for key in each.keys:
-                places[topic, key].append(["broker-0", each.queue_id, each.queue_offset])
+                positions[topic, key].append(["broker-0", each.queue_id, each.queue_offset])
     stats = {(row.topic, row.hour): row for row in rows(url, tables.topic_stats, day=day)}
     assert {at: row.produced for at, row in stats.items()} == produced
     assert {at: row.produced_bytes for at, row in stats.items()} == sizes
@@ -81,7 +81,7 @@ def test_statistics_and_duplicates_of_a_day(
     }
     found = {(row.topic, row.token): row for row in rows(url, tables.duplicates, day=day)}
     assert {at: json.loads(row.copies) for at, row in found.items()} == {
-        at: sorted(each) for at, each in places.items() if len(each) > 1
+        at: sorted(each) for at, each in positions.items() if len(each) > 1
     }
 
 

@@ -1,4 +1,4 @@
-"""`topic-stats` counts what brokers count, for a day that was generated."""
+"""`topic-stats` equals the counters of the brokers, for a generated day."""
 
 import asyncio
 import re
@@ -61,9 +61,9 @@ def _broker_counts(cluster: Cluster, name: str, key: str) -> int:
         async with Admin(cluster.namesrv_address) as admin:
             total = 0
             for at in await admin.clusters.brokers(masters=True):
-                told = await admin.brokers.statistic(at, name, key)
-                if told is not None and told.day is not None:
-                    total += told.day.sum
+                figures = await admin.brokers.statistic(at, name, key)
+                if figures is not None and figures.day is not None:
+                    total += figures.day.sum
             return total
 
     return asyncio.run(ask())
@@ -116,15 +116,15 @@ def test_statistics_equal_the_counters_of_the_brokers(
 
 def test_progress_is_reported_while_spark_works(spark: SparkSession, tmp_path: Path) -> None:
     """Tasks end only after the first progress line, so there must be one."""
-    told = tmp_path / "told"
+    progress_seen = tmp_path / "progress"
     lines: list[str] = []
 
     def tell(line: str) -> None:
         lines.append(line)
-        told.touch()
+        progress_seen.touch()
 
     def wait(number: int) -> int:
-        until(told.exists, lambda: "no progress was told")
+        until(progress_seen.exists, lambda: "no progress was reported")
         return number
 
     watched = runner._watched  # pyright: ignore[reportPrivateUsage] - without a pipeline around it

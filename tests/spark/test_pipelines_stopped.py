@@ -23,7 +23,7 @@ from tianzhou.spark.pipelines import runner, tables
 from tianzhou.testing import Cluster
 
 ROUNDS = 3
-"""Rounds that a run has done, at least, when it is stopped."""
+"""Minimum number of rounds before a run is stopped."""
 ROWS, BATCH = 600, 10
 """Far more work than fits between a stop and its effect."""
 
@@ -59,24 +59,24 @@ def test_signals_end_a_streaming_pipeline_and_the_next_run_resumes(
         words += ["--set", f"{name}={value}"]
     environ = os.environ | passing_files(tmp_path)
     environ["SPARK_CONF_DIR"] = str(quick_spark(tmp_path))
-    # SIGTERM goes to the program alone, Ctrl-C to everything that it has started, too.
+    # SIGTERM goes to the program alone, Ctrl-C to all its child processes, too.
     last: list[int] = []
     for sign, kill in ((signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)):
         code, text = stopped_by(sign, kill, words, environ, url, tmp_path / "log")
         assert code == 0, text
         assert "backlog-alarm: stopping" in text
         assert text.rstrip().endswith("notices; stopped)"), text
-        # The round in hand was not torn.
+        # The current round was not interrupted.
         assert "check of the cluster failed" not in text
         assert "Exception" not in text
         assert runner.status(url)[0].state == "stopped"
         done = rows(url, tables.batches)
         assert len({row.query for row in done}) == 1
         last.append(max(row.batch for row in done))
-    # A round that Spark begins while the pipeline stops may be left out, none is done twice.
+    # A round that Spark begins while the pipeline stops may be omitted; none is done twice.
     assert last[0] < last[1], "the next run began anew"
-    told = [row for row in rows(url, tables.alarm_events) if row.consumer_group == "stoppers"]
-    assert [(row.topic, row.event, row.value) for row in told] == [("stopped", "open", 1)]
+    events = [row for row in rows(url, tables.alarm_events) if row.consumer_group == "stoppers"]
+    assert [(row.topic, row.event, row.value) for row in events] == [("stopped", "open", 1)]
 
 
 def stopped_by(

@@ -31,7 +31,7 @@ def options(cluster: Cluster, **given: object) -> SourceOptions:
     return read_options(SourceOptions, named | {"nameServer": cluster.namesrv_address})
 
 
-def places(topic: str, **queues: int) -> dict[str, Any]:
+def offsets_of(topic: str, **queues: int) -> dict[str, Any]:
     return {topic: {"broker-0": {name.removeprefix("q"): n for name, n in queues.items()}}}
 
 
@@ -60,7 +60,7 @@ def mixed(cluster: Cluster, producer: Producer) -> str:
 def test_filters_in_the_broker_return_each_match_once(
     cluster: Cluster, mixed: str, given: dict[str, str]
 ) -> None:
-    # Ranges and blocks end between matches, and the broker looks beyond them.
+    # Ranges and blocks end between matches, and the broker scans beyond them.
     reader = BatchReader(options(cluster, subscribe=mixed, minPartitions=3, **given), WANTED)
     parts = reader.partitions()
     assert len(parts) >= 3
@@ -100,7 +100,7 @@ def test_deleted_messages_are_data_loss_or_skipped(tmp_path: Path) -> None:
         own.start_broker()
         strict = StreamReader(options(own, subscribe="old"), WANTED)
         tolerant = StreamReader(options(own, subscribe="old", failOnDataLoss=False), WANTED)
-        start, end = places("old", q0=4), places("old", q0=60)
+        start, end = offsets_of("old", q0=4), offsets_of("old", q0=60)
         with pytest.raises(DataLost, match=r"old@broker-0:0: \d+ messages from 4 to before \d+"):
             strict.partitions(start, end)
         found = rows(tolerant, iter(tolerant.partitions(start, end)))
@@ -111,9 +111,9 @@ def test_deleted_messages_are_data_loss_or_skipped(tmp_path: Path) -> None:
         with pytest.raises(DataLost, match=f"old@broker-0:0: .* to before {found[0]} have been"):
             rows(strict, iter([late]))
         assert rows(tolerant, iter([late])) == found
-        # A queue that ends before the checkpoint: it was made anew.
+        # A queue that ends before the checkpoint: it was created again.
         with pytest.raises(DataLost, match="5 messages from 60 to before 65 are not there"):
-            strict.partitions(places("old", q0=60), places("old", q0=65))
+            strict.partitions(offsets_of("old", q0=60), offsets_of("old", q0=65))
         for reader in (strict, tolerant):
             reader.stop()
 
@@ -124,15 +124,17 @@ def test_limits_apply_only_to_triggers_that_support_them(cluster: Cluster, mixed
     )
     limit = limited.getDefaultReadLimit()
     assert limit == ReadMaxRows(30)
-    assert limited.latestOffset(places(mixed, q0=600), limit) == places(mixed, q0=630)
-    assert limited.latestOffset(places(mixed, q0=600), ReadAllAvailable()) == places(mixed, q0=700)
-    # Ten are too few, and the wait has only begun; with AvailableNow nobody waits.
-    assert limited.latestOffset(places(mixed, q0=690), limit) == places(mixed, q0=690)
+    assert limited.latestOffset(offsets_of(mixed, q0=600), limit) == offsets_of(mixed, q0=630)
+    assert limited.latestOffset(offsets_of(mixed, q0=600), ReadAllAvailable()) == offsets_of(
+        mixed, q0=700
+    )
+    # Ten are too few, and the wait has only begun; AvailableNow does not wait.
+    assert limited.latestOffset(offsets_of(mixed, q0=690), limit) == offsets_of(mixed, q0=690)
     limited.prepareForTriggerAvailableNow()
-    assert limited.latestOffset(places(mixed, q0=690), limit) == places(mixed, q0=700)
+    assert limited.latestOffset(offsets_of(mixed, q0=690), limit) == offsets_of(mixed, q0=700)
     limited.stop()
     by_size = StreamReader(options(cluster, subscribe=mixed, maxBytesPerTrigger="4k"), WANTED)
-    end = by_size.latestOffset(places(mixed, q0=0), by_size.getDefaultReadLimit())
+    end = by_size.latestOffset(offsets_of(mixed, q0=0), by_size.getDefaultReadLimit())
     assert 5 <= end[mixed]["broker-0"]["0"] <= 40
     by_size.stop()
 
@@ -152,10 +154,10 @@ def test_a_stream_starts_at_the_committed_offsets_and_commits_its_progress(
         )  # fmt: skip
         start = reader.initialOffset()
         assert reader.initialOffset() == start
-        assert reader.partitions(start, places(mixed, q0=650)) == []
-        assert reader.latestOffset(start, ReadAllAvailable()) == places(mixed, q0=650)
+        assert reader.partitions(start, offsets_of(mixed, q0=650)) == []
+        assert reader.latestOffset(start, ReadAllAvailable()) == offsets_of(mixed, q0=650)
         reader.commit(start)
-        reader.commit(places(mixed, q0=700))
+        reader.commit(offsets_of(mixed, q0=700))
         assert watcher.committed(queue) == 700
         reader.stop()
 
@@ -186,9 +188,9 @@ def test_only_positions_reached_by_all_sources_of_a_query_are_committed(
     ends = [
         json.dumps(each)
         for each in (
-            places(mixed, q0=600),
-            places(mixed, q0=500),
-            places("of another query", q0=3),
+            offsets_of(mixed, q0=600),
+            offsets_of(mixed, q0=500),
+            offsets_of("of another query", q0=3),
             {"start": "latest"},
             {"a topic of Kafka": {"0": 17}},
         )

@@ -72,7 +72,7 @@ def test_source_and_sink_work_with_access_keys_and_tls(
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"secretKey": "guessed"}, "signature"),
         ({"accessKey": "stranger"}, "stranger"),
@@ -81,11 +81,11 @@ def test_source_and_sink_work_with_access_keys_and_tls(
     ],
 )
 def test_denied_requests_raise_clear_errors(
-    spark: SparkSession, options: dict[str, str], changed: dict[str, str], told: str
+    spark: SparkSession, options: dict[str, str], changed: dict[str, str], reason: str
 ) -> None:
     wanted = options | {"subscribe": "orders", "group": "clerks", "requestTimeout": "2s"} | changed
     reader = spark.read.format("rocketmq").options(**wanted)
-    with pytest.raises(PySparkException, match=f"(?i){re.escape(told)}"):
+    with pytest.raises(PySparkException, match=f"(?i){re.escape(reason)}"):
         reader.load().count()
 
 

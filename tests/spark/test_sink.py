@@ -60,13 +60,13 @@ def test_all_rows_arrive_and_rows_of_a_key_keep_their_order(
     )
     write(frame, small, topic="ordered", batchCount="50")
     by_key: dict[str, list[int]] = {}
-    places: dict[str, set[tuple[object, int]]] = {}
+    queues_of_key: dict[str, set[tuple[object, int]]] = {}
     for message in stored(small, "ordered"):
         by_key.setdefault(message.keys[0], []).append(int(message.body))
-        places.setdefault(message.keys[0], set()).add((message.store_host, message.queue_id))
+        queues_of_key.setdefault(message.keys[0], set()).add((message.store_host, message.queue_id))
     assert sum(map(len, by_key.values())) == 3_000
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
-    assert all(len(found) == 1 for found in places.values())
+    assert all(len(found) == 1 for found in queues_of_key.values())
 
 
 def test_delayed_rows_are_delivered_at_their_time(spark: SparkSession, small: Cluster) -> None:

@@ -31,7 +31,7 @@ def small() -> Generator[Cluster]:
 
 @pytest.fixture
 def options(small: Cluster, database_url: str, request: pytest.FixtureRequest) -> SinkOptions:
-    # The end of the name tells the parameters.
+    # The suffix of the name has the parameters.
     topic = request.node.name.replace("[", "-").replace("]", "")[-60:]
     small.create_topic(topic, 2)
     return SinkOptions(
@@ -153,7 +153,7 @@ def test_a_commit_whose_response_was_lost_is_not_executed_twice(
     halves = send(options, BODIES)
     ledger = Ledger(options.ledger)
     ledger.decide(Batch(QUERY, 0), halves)
-    # As if the answers were lost: every half is ended, and the ledger knows of none.
+    # As if the responses were lost: every half is ended, and the ledger records none.
     _end(halves, options)
     assert [len(left) for _, left in ledger.unfinished(QUERY)] == [len(BODIES)]
     ledger.close()
@@ -169,7 +169,7 @@ def test_one_of_several_concurrent_decisions_succeeds(database_url: str) -> None
     def decide(driver: int) -> bool:
         halves = [Half("b", "t", number, driver, f"{number}") for number in range(15_000)]
         gate.wait()
-        # Opening is a part of it: the tables are not there yet.
+        # This includes opening: the tables do not exist yet.
         ledger = Ledger(database_url)
         try:
             return ledger.decide(Batch(QUERY, 4), halves)

@@ -95,21 +95,21 @@ def test_the_directory_of_a_stopped_broker_is_read_and_losses_are_reported(
     store = spark.read.format("rocketmq-store").option("subscribe", "old")
     files = sorted((root / "commitlog").iterdir())
     assert len(files) > 2
-    # Retention takes the oldest file; its messages are not in the queues any more.
+    # Retention removes the oldest file; its messages are no longer in the queues.
     files[0].unlink()
     left = rows_of(store.load(str(root)))
     assert 0 < len(left) < 60
-    # A message in the middle is damaged: told, or left out.
-    place = int(left[3][3])  # type: ignore[call-overload]  # a physical offset
+    # A message in the middle is damaged: reported, or omitted.
+    log_offset = int(left[3][3])  # type: ignore[call-overload]  # a physical offset
     for file in files[1:]:
-        if int(file.name) <= place < int(file.name) + 256 * 1024:
+        if int(file.name) <= log_offset < int(file.name) + 256 * 1024:
             data = bytearray(file.read_bytes())
-            data[place - int(file.name) + 100] ^= 1
+            data[log_offset - int(file.name) + 100] ^= 1
             file.write_bytes(data)
     with pytest.raises(Exception, match="the body does not match its CRC"):
         store.load(str(root)).count()
     tolerant = store.option("failOnDataLoss", "false")
-    assert rows_of(tolerant.load(str(root))) == [row for row in left if row[3] != place]
+    assert rows_of(tolerant.load(str(root))) == [row for row in left if row[3] != log_offset]
     assert tolerant.option("splitBy", "log").load(str(root)).count() == len(left) - 1
 
 

@@ -51,7 +51,7 @@ def test_options_that_a_stream_cannot_have_are_rejected(
     )
     with pytest.raises(StreamingQueryException, match=words) as caught:
         run(query)
-    # What PySpark says of a reader that it did not get would hide it.
+    # PySpark's own error about a missing reader would hide it.
     assert "UnboundLocalError" not in str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_latest_is_resolved_by_an_empty_first_batch(
     run(writer)
     assert into == {0: []}
     pinned = offsets_in(tmp_path, 0)
-    # The driver died before batch 0 was done, and messages came before it was started again.
+    # The driver crashed before batch 0 ended, and messages arrived before it was restarted.
     (tmp_path / "commits" / "0").unlink()
     (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
     send(producer, "pinned", "while it was away", "and another")
@@ -103,7 +103,7 @@ def test_no_message_is_lost_or_repeated_with_limits_restarts_and_new_queues(
     run(writer)
     assert [len(rows) for rows in into.values()] == [0, 10, 10, 5]
     assert [*chain(*into.values())] == first
-    # More queues, and a topic that was not there.
+    # More queues, and a new topic.
     cluster.create_topic("grow-a", 3)
     cluster.create_topic("grow-b", 1)
     second = [f"b{number}" for number in range(6)]
@@ -246,7 +246,7 @@ def test_messages_deleted_during_a_query_are_data_loss_or_skipped(
             sender.send("old", f"{number:02d}" + bodies.randbytes(10_000).decode("latin-1"))
 
         def retention(batch: int) -> None:
-            """The oldest file goes, after the first five messages were read."""
+            """The oldest file is removed after the first five messages were read."""
             if batch == 1:
                 own.stop_broker()
                 sorted((tmp_path / "broker-0" / "commitlog").iterdir())[0].unlink()
@@ -258,8 +258,8 @@ def test_messages_deleted_during_a_query_are_data_loss_or_skipped(
             startingOffsets="earliest", maxOffsetsPerTrigger=5, failOnDataLoss=fails,
         )  # fmt: skip
         if fails:
-            told = r"old@broker-0:0: \d+ messages from 5 to before \d+ have been deleted"
-            with pytest.raises(StreamingQueryException, match=told):
+            message = r"old@broker-0:0: \d+ messages from 5 to before \d+ have been deleted"
+            with pytest.raises(StreamingQueryException, match=message):
                 run(writer)
             assert [len(rows) for rows in into.values()] == [0, 5]
             return

@@ -46,7 +46,7 @@ class Hours:
     cluster: Cluster
     store: Path
     edges_ms: tuple[int, ...]
-    """Half an hour before the messages of each hour, and behind the last."""
+    """Half an hour before the messages of each hour, and after the last."""
 
     def condition(self, first: int, stop: int) -> str:
         """The hours from one to before another, as a filter of a query."""
@@ -80,7 +80,7 @@ class Hours:
 @pytest.fixture(scope="module")
 def hours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hours]:
     folder = tmp_path_factory.mktemp("hours")
-    # Small files and bodies that cannot be compressed: each hour lies in few files of the log.
+    # Small files and incompressible bodies: each hour is in few files of the log.
     small = {"mappedFileSizeCommitLog": LOG_FILE_BYTES, "maxMessageSize": 64 * 1024}
     bodies = random.Random(3)
     with (

@@ -1,1 +1,1 @@
-"""What tests share: servers, clients, disks and programs that they start."""
+"""Helpers of tests: servers, clients, simulated disks and started programs."""

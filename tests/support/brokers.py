@@ -37,7 +37,7 @@ from tianzhou.remoting.tls.contexts import Tls
 
 LOOPBACK = "127.0.0.1"
 STAMPS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
-"""What a broker adds to the properties of every message that is sent alone."""
+"""Properties that a broker adds to every message outside of batches."""
 DEADLINE_S = 60.0
 
 SMALL: dict[str, object] = {
@@ -56,19 +56,19 @@ SMALL: dict[str, object] = {
     "shutdownWaitTimeSeconds": 2,
     "osPageCacheBusyTimeOutMills": 60_000,
 }
-"""A broker that takes little room, and is not put off by a busy machine."""
+"""A broker that uses little disk space, and accepts requests on a busy machine."""
 
 
 async def eventually(
-    look: Callable[[], object], what: str, patience_s: float = DEADLINE_S
+    probe: Callable[[], object], what: str, patience_s: float = DEADLINE_S
 ) -> object:
-    """Look until something true is seen; after the deadline tell what was seen instead.
+    """Call `probe` until it is true; after the deadline fail with the last value.
 
-    `look` may be a coroutine function.
+    `probe` may be a coroutine function.
     """
     deadline_s = time.monotonic() + patience_s
     while True:
-        seen = look()
+        seen = probe()
         if inspect.isawaitable(seen):
             seen = cast("object", await seen)
         if seen:
@@ -80,7 +80,7 @@ async def eventually(
 
 @asynccontextmanager
 async def running_namesrv(folder: Path, **settings: object) -> AsyncGenerator[str]:
-    """A nameserver with `settings` by their RocketMQ keys; gives its address."""
+    """A nameserver with `settings` by their RocketMQ keys; yields its address."""
     pairs: dict[str, object] = {
         "listenPort": 0, "bindAddress": LOOPBACK, "kvConfigPath": folder / "kv.json"
     } | settings  # fmt: skip
@@ -109,7 +109,7 @@ async def running_broker(store: Path, **settings: object) -> AsyncGenerator[Brok
 
 
 class SendOptions(TypedDict, total=False):
-    """What `send_fields` takes."""
+    """The parameters of `send_fields`."""
 
     queue_id: int
     queue_count: int
@@ -122,7 +122,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class PullOptions(TypedDict, total=False):
-    """What `pull_fields` takes."""
+    """The parameters of `pull_fields`."""
 
     count: int
     sys_flag: int
@@ -135,7 +135,7 @@ class PullOptions(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Peer:
-    """A client of one broker that speaks the protocol and nothing else."""
+    """A client of one broker that only sends and receives commands."""
 
     client: Client
     address: str
@@ -159,7 +159,7 @@ class Peer:
         body: bytes = b"",
         timeout_ms: int = 30_000,
     ) -> Command:
-        """Ask, and see that it succeeds."""
+        """Send a request, which must succeed."""
         answer = await self.ask(code, fields, body, timeout_ms)
         assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
         return answer
@@ -220,7 +220,7 @@ class Peer:
         return await self.ask(RequestCode.HEART_BEAT, None, encode_body(body))
 
     def notices(self, group: str) -> int:
-        """How often this peer was told that the members of a group changed."""
+        """How often this peer was notified that the members of a group changed."""
         return sum(
             command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
             and command.fields.get("consumerGroup") == group
@@ -319,7 +319,7 @@ def pull_fields(
 
 
 def messages_in(answer: Command) -> list[StoredMessage]:
-    """The messages that a pull brought."""
+    """The messages in the response to a pull."""
     return decode_records(answer.body, check_crc=True)
 
 

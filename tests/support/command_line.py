@@ -3,8 +3,8 @@
     ran = cli("topic", "list", "--json")
     assert ran.json[0]["topic"] == "orders"
 
-What a command prints and how it ends is what a user sees: `main` is the program without its
-process. Commands run in a thread of their own, so that a test may keep consumers alive meanwhile.
+Output and exit code are what a user sees: `main` is the program without its process. Commands run
+in a separate thread, so that a test can run consumers meanwhile.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tianzhou.cli.mqadmin.command import run as run_mqadmin
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ _one_at_a_time = threading.Lock()
 
 
 def run_words(words: Sequence[str], *, mqadmin: bool = False) -> Ran:
-    """Run a command, in the thread that calls."""
+    """Run a command in the calling thread."""
     out, err = io.StringIO(), io.StringIO()
     with (
         _one_at_a_time,
@@ -60,13 +60,13 @@ class Cli:
     namesrv: str
 
     def __call__(self, *words: str, code: int = 0) -> Ran:
-        """Run a command to its end, and see that it ends with a code."""
+        """Run a command, which must end with the given exit code."""
         ran = run_words([*words, "--namesrv", self.namesrv])
         assert ran.code == code, (words, ran)
         return ran
 
     async def run(self, *words: str, code: int = 0) -> Ran:
-        """The same from a test that is on a loop."""
+        """The same for a test on an event loop."""
         return await asyncio.to_thread(self, *words, code=code)
 
     def mqadmin(self, *words: str, code: int = 0) -> Ran:

@@ -1,13 +1,12 @@
-"""docs/cli.md: its screens and its reference are made by running the command line.
+"""Generates the screens and the reference of docs/cli.md by running the command line.
 
-    python -m tests.support.command_reference        writes the page anew
+    python -m tests.support.command_reference        updates the page
 
-The page holds prose by hand. Each line "$ tianzhou ..." in a `console` block is run in order on a
-cluster with fixed content, and what it prints takes the place of what stood below it. What differs
-from run to run (times, ports, ids) is masked by something of the same length, so that columns stay
-in line. Help and measurements are drawn on a terminal, as a person sees them: with frames, and bars
-that move. The lists between <!-- reference --> and <!-- mqadmin --> marks are made from the
-commands themselves.
+The prose of the page is edited manually. Each line "$ tianzhou ..." in a `console` block is run in
+order on a cluster with fixed content, and its output replaces the lines below it. Values that
+differ between runs (times, ports, ids) are masked by text of the same length, so that columns stay
+aligned. Help and measurements are rendered on a terminal, with frames and progress bars. The lists
+between <!-- reference --> and <!-- mqadmin --> marks are generated from the commands.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ _COMMON = (
 
 
 async def render(page: str, folder: Path) -> str:
-    """The page with all screens and lists made anew."""
+    """The page with all screens and lists generated again."""
     os.environ.update(
         COLUMNS=str(WIDTH), TIANZHOU_CONFIG_DIR=str(folder), NAMESRV_ADDR="", NO_COLOR="1"
     )
@@ -61,7 +60,7 @@ async def render(page: str, folder: Path) -> str:
         async with AsyncExitStack() as stack:
             for number, tags in enumerate(("paid", "paid || sent")):
                 await stack.enter_async_context(_member(cluster, number, tags))
-            # Members look for their queues every 20 s, where a notice was missed.
+            # Members rebalance every 20 s if a notification was missed.
             await eventually(_settled, "both members hold their queues", 60)
             masks = Masks(cluster)
             parts: list[str] = []
@@ -113,7 +112,7 @@ def _drawn(words: list[str]) -> list[str]:
 
 
 async def _fill() -> None:
-    """What the screens show: a few messages, three groups, dead letters."""
+    """The content of the cluster: a few messages, three groups, dead letters."""
     commands = [
         *(f"message send orders 'order {n} is paid' --tag paid --key order-{n} "
           f"--property amount={n}0 --queue 0 --broker broker-0" for n in (1, 2, 3)),
@@ -131,7 +130,7 @@ async def _fill() -> None:
 
 
 async def _settled() -> bool:
-    """Whether every queue has its holder and a committed offset: from then on nothing moves."""
+    """Whether every queue has an owner and a committed offset: from then on nothing changes."""
     ran = await asyncio.to_thread(run_words, ["group", "show", "billing", "--json"])
     queues: list[dict[str, Any]] = ran.json["queues"] if ran.code == 0 else []
     settled = [each for each in queues if each["client_id"] and not each["lag"]]
@@ -139,7 +138,7 @@ async def _settled() -> bool:
 
 
 class _member:
-    """A consumer that is online while the screens are made."""
+    """A consumer that is online while the screens are generated."""
 
     def __init__(self, cluster: Cluster, number: int, tags: str) -> None:
         self._consumer = PushConsumer(
@@ -162,7 +161,7 @@ class _member:
 
 
 class Masks:
-    """Same length in, same length out: columns stay in line."""
+    """Replace by text of the same length: columns stay aligned."""
 
     def __init__(self, cluster: Cluster) -> None:
         ports = [cluster.namesrv_address, *cluster.broker_addresses.values()]
@@ -195,15 +194,15 @@ class Masks:
 
 
 def normal(page: str) -> str:
-    """The page without what no mask can hold still: rates, sizes of disks, ages, widths."""
+    """The page without values that no mask covers: rates, sizes of disks, ages, widths."""
     page = re.sub(r"\b[\d,]+\.\d+\b", "0.0", page)
     page = re.sub(r"\b\d+%", "0%", page)
     page = re.sub(r"\b(\d+ (d|h|min) \d+ (h|min|s)|0\.0 s)\b", "0.0 s", page)
     page = re.sub(r"\b\d+ to \d+\b", "0 to 0", page)
-    # How fast it went on the machine that made the page.
+    # The speed of the machine that generated the page.
     page = re.sub(r"^sending .*$", "sending", page, flags=re.MULTILINE)
     page = re.sub(r"[\d,.]+(/s| [KMG]?i?B/s)", r"0/s", page)
-    # What waits in a broker at this moment stands in the line with its disk.
+    # The number of requests waiting in a broker is in the line with its disk.
     page = re.sub(
         r"^broker-\d .*%.*$", lambda found: re.sub(r"\d+", "0", found[0]), page, flags=re.MULTILINE
     )
@@ -214,7 +213,7 @@ def normal(page: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command of the tree that typer parses, by its words."""
+    """Every command of the typer tree, by its name."""
     root: Any = typer.main.get_command(app)
     context = root.make_context("tianzhou", ["version"], resilient_parsing=True)
     for name, spec in (SERVER_COMMANDS | COMMAND_GROUPS).items():
@@ -281,7 +280,7 @@ def _cell(parameter: Any) -> str:  # noqa: ANN401
 
 
 def mqadmin_list() -> Iterator[str]:
-    """Every sub command of mqadmin, and what does it here."""
+    """Every sub command of mqadmin, and our command for it."""
     yield "| mqadmin | tianzhou |"
     yield "|---|---|"
     for name, alias in sorted(ALIASES.items(), key=lambda pair: pair[0].lower()):
@@ -289,7 +288,7 @@ def mqadmin_list() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Update the page."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cli-docs-") as folder:

@@ -1,4 +1,4 @@
-"""Whether our own command line takes some words, without running them."""
+"""Checks that our command line accepts some arguments, without running the command."""
 
 from collections.abc import Sequence
 from typing import Any

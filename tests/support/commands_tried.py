@@ -1,7 +1,7 @@
-"""Which options of which commands the tests have really given, as the parser saw them.
+"""Records which options of which commands the tests have used, as parsed.
 
-Every command that runs in this process leaves a note of the parameters that stood on its command
-line: not the text of a test, but what became of it. An on/off switch has two sides, and both count.
+Every command that runs in this process records the parameters of its command line. An on/off flag
+has two values, and both count.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ import typer.core
 from tests.support.command_reference import commands
 
 SHARED = ("namesrv", "context", "access_key", "secret_key", "timeout_s")
-"""Every command gets these from one place, so they need not be tried with each of them."""
+"""All commands share the code of these, so they need not be tested with each command."""
 
 
 class Tried(NamedTuple):
-    """A parameter of a command; of a switch that can be turned off, one side of it."""
+    """A parameter of a command; for an on/off flag, one of its two values."""
 
     words: str
     flag: str
@@ -31,7 +31,7 @@ tried: set[Tried] = set()
 
 
 def sides(parameter: Any, value: object = None) -> list[str]:  # noqa: ANN401 - click's or typer's own
-    """What stands for a parameter in the notes: all its sides, or the one that a value means."""
+    """The records of a parameter: all its values, or the one for a given value."""
     if parameter.param_type_name != "option":
         return [str(parameter.name)]
     if not parameter.secondary_opts:
@@ -41,7 +41,7 @@ def sides(parameter: Any, value: object = None) -> list[str]:  # noqa: ANN401 - 
 
 
 def note(context: Any) -> None:  # noqa: ANN401
-    """Note what was given of a command that is about to run."""
+    """Record the parameters of a command that is about to run."""
     words = context.command_path.removeprefix("tianzhou ")
     tried.add(Tried(words, ""))
     for parameter in context.command.params:
@@ -52,7 +52,7 @@ def note(context: Any) -> None:  # noqa: ANN401
 
 
 def record(patch: pytest.MonkeyPatch) -> None:
-    """Note every command from now on."""
+    """Record every command from now on."""
     invoke = typer.core.TyperCommand.invoke
 
     def invoke_and_note(self: Any, ctx: Any) -> Any:  # noqa: ANN401
@@ -63,7 +63,7 @@ def record(patch: pytest.MonkeyPatch) -> None:
 
 
 def everything() -> Iterator[Tried]:
-    """Every command, with every side of every option of its own."""
+    """Every command, with every value of each of its own options."""
     for words, command in commands():
         yield Tried(words, "")
         for parameter in command.params:

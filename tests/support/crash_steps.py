@@ -4,8 +4,8 @@
 
 A step is something made durable: a record appended to the log ("append TOPIC") or a table saved
 ("save FILE"). Each is written as a line into STEP_FILE once it has happened; with the one that is
-number KILL_AT among those that the pattern ONLY finds, the process ends. 0 lets it live. So a test
-first sees the steps of what it does, and then has it interrupted between any two of them.
+number KILL_AT among those that match the pattern ONLY, the process ends; with 0 it does not. So a
+test first records the steps of an operation, and then interrupts it between any two of them.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Child:
     step_file: Path
 
     def steps(self) -> list[str]:
-        """What has happened so far."""
+        """The steps so far."""
         return self.step_file.read_text().splitlines() if self.step_file.exists() else []
 
     async def died(self) -> int:
@@ -58,7 +58,7 @@ async def stepping_broker(
     only: str = "",
     pure: bool = True,
 ) -> AsyncGenerator[Child]:
-    """A broker that counts its steps; whatever is left of it is killed at the end.
+    """A broker that counts its steps; it is killed at the end if it still runs.
 
     With the kernel (`pure` is False) ordinary messages are appended past the wrapped ones.
     """
@@ -108,7 +108,7 @@ class Steps:
 
 
 def wrap_all(steps: Steps) -> None:
-    """Have everything that makes something durable tell of it."""
+    """Count every call that makes something durable."""
     append, append_batch, save_table = (
         MessageStore.append, MessageStore.append_batch, saver.save_table,
     )  # fmt: skip

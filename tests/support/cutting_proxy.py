@@ -1,15 +1,15 @@
-"""A proxy that mistreats connections at random: it cuts, stalls, delays and garbles them.
+"""A proxy that injects random faults into connections: it cuts, stalls, delays and corrupts them.
 
     async with trouble("127.0.0.1:10911", "127.0.0.2:10911", seed=7) as proxy:
         ...
         proxy.calm()          # from now on everything passes
 
-What happens is a matter of the seed and of how the traffic falls into chunks. A garbled chunk is
-noise from its first byte to its last: nothing protects single bits of a RocketMQ header but TCP,
-so a flipped digit of an offset would be obeyed by whoever reads it, and proves nothing.
+Faults depend on the seed and on how the traffic is divided into chunks. A corrupted chunk is random
+from its first byte to its last: only TCP protects single bits of a RocketMQ header, so the receiver
+would accept a flipped digit of an offset, which proves nothing.
 
-With `Flips` it does nothing else but flip single bits, in a part of the frames and on one way that
-the test chooses, so that the test knows what can be told from it and what cannot.
+With `Flips` it only flips single bits, in a part of the frames and in one direction chosen by the
+test, so that the test knows which of them can be detected.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from typing import Literal
 
 _CHUNK_BYTES = 64 * 1024
 _GARBLED_BYTES_MAX = 16 * 1024
-"""Larger chunks may begin in the middle of a frame, where noise could pass for a body."""
+"""Larger chunks may begin in the middle of a frame, where noise could be accepted as a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """How likely a chunk meets each fate."""
+    """The probability of each fault, per chunk."""
 
     cut: float = 0.01
     stall: float = 0.01
@@ -43,14 +43,14 @@ Way = Literal["to the broker", "to the client"]
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """One bit in some of the frames is turned over."""
+    """One bit in some of the frames is flipped."""
 
     part: Part
     way: Way = "to the client"
     odds: float = 0.05
 
     def flipped(self, frame: bytes, dice: random.Random) -> bytes:
-        """The frame with one bit of the part flipped, as it is if it has no such part."""
+        """The frame with one bit of the part flipped; unchanged if it has no such part."""
         header_end = 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)
         starts = {"length": (0, 4), "header": (4, header_end), "body": (header_end, len(frame))}
         start, stop = starts[self.part]
@@ -74,7 +74,7 @@ class Proxy:
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def calm(self) -> None:
-        """Let everything pass from now on."""
+        """Inject no more faults."""
         self.is_calm = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ class Proxy:
         try:
             await self._join(reader, writer)
         except OSError:
-            pass  # a torn connection is what this is for
+            pass  # closed connections are expected here
         finally:
             self.tasks.discard(task)
             writer.transport.abort()

@@ -1,7 +1,7 @@
 """Real database servers for tests: PostgreSQL and Redis, each in a folder and on a port of its own.
 
-As root on Debian a missing one is installed; elsewhere the test that needs it is skipped, and says
-what is missing.
+As root on Debian a missing one is installed; elsewhere the test that needs it is skipped, with the
+reason.
 """
 
 import functools
@@ -25,7 +25,7 @@ _START_S = 120.0
 
 @functools.cache
 def program(name: str, package: str) -> str:
-    """Where a program is; installs the Debian package that has it, if it may."""
+    """The path of a program; installs its Debian package if permitted."""
     found = _find(name)
     if found is None and packages.may_install():
         packages.install(package)
@@ -66,8 +66,8 @@ def _running(command: list[str], port: int, log: Path) -> Generator[None]:
 def postgresql(folder: Path) -> Generator[str]:
     """A PostgreSQL server with its log in `folder`; the URL of a database in libpq's form."""
     initdb, postgres = program("initdb", "postgresql"), program("postgres", "postgresql")
-    # Not in `folder`: PostgreSQL refuses to run as root, and each pytest that starts shuts the
-    # folders of all of them to everybody else.
+    # Not in `folder`: PostgreSQL does not run as root, and each pytest that starts removes other
+    # users' permissions from the folders of all runs.
     with tempfile.TemporaryDirectory(prefix="tianzhou-postgresql-") as data:
         prefix: list[str] = []
         if os.getuid() == 0:
@@ -115,7 +115,7 @@ def _await_postgresql(url: str) -> None:
 
 @contextmanager
 def redis_server(folder: Path) -> Generator[int]:
-    """A Redis server; gives its port."""
+    """A Redis server; yields its port."""
     server = program("redis-server", "redis-server")
     port = free_port()
     command = [

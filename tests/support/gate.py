@@ -1,4 +1,4 @@
-"""What `make test` runs of a parametrised test, and what only `make test-all` adds.
+"""Selects the parameters that `make test` runs, and those that only `make test-all` adds.
 
 The marker `full` is on everything that `make test` leaves out; CONTRIBUTING.md says why for each
 file.

@@ -21,7 +21,7 @@ from tianzhou.protocol.integers import Int32
 
 
 class HeartbeatResponse(Header, frozen=True, kw_only=True):
-    """What a broker of 5.x adds: whether the next heartbeat may omit the subscriptions."""
+    """Field of 5.x brokers: whether the next heartbeat may omit the subscriptions."""
 
     supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")

@@ -1,4 +1,4 @@
-"""A consumer is killed while another of its group is there; any broker will do."""
+"""A consumer is killed while another of its group runs; for any broker."""
 
 import asyncio
 import subprocess
@@ -29,13 +29,13 @@ class Victim:
     output: Path
 
     def places(self, word: str) -> list[Place]:
-        """What it says to have begun, or done; a last line that is torn does not count."""
+        """The messages that it has begun, or done; an incomplete last line does not count."""
         lines = self.output.read_text().split("\n")[:-1]
         found = [line.split() for line in lines if line.startswith(word)]
         return [(int(queue_id), int(queue_offset)) for _, queue_id, queue_offset in found]
 
     def kill(self) -> None:
-        """SIGKILL: it cannot say goodbye."""
+        """SIGKILL: it cannot unregister."""
         self.process.kill()
         self.process.wait()
 
@@ -74,9 +74,9 @@ async def kill_one(
     ordered: bool,
     account: Credentials | None = None,
 ) -> tuple[Victim, Survivor, set[Place]]:
-    """Two consumers share a topic, one is killed at work; the other must end up with everything.
+    """Two consumers share a topic, one is killed at work; the other must receive everything.
 
-    Gives both, and the places of all messages that were sent. `topic` exists already.
+    Returns both, and the positions of all messages that were sent. `topic` exists already.
     """
     signing = [f"account={account.access_key}/{account.secret_key}"] if account else []
     victim = start_victim(
@@ -119,12 +119,12 @@ async def _send(producer: Producer, topic: str, count: int) -> set[Place]:
 
 
 def assert_in_order(victim: Victim, survivor: Survivor, sent: set[Place], queue_count: int) -> None:
-    """Of each queue both had messages in their order, and the survivor left out none."""
+    """Both received messages of each queue in order, and the survivor skipped none."""
     for queue_id in range(queue_count):
-        places = sorted(queue_offset for at, queue_offset in sent if at == queue_id)
+        offsets = sorted(queue_offset for at, queue_offset in sent if at == queue_id)
         seen = [queue_offset for at, queue_offset in survivor.seen if at == queue_id]
         done = [queue_offset for at, queue_offset in victim.places("done") if at == queue_id]
-        # The survivor has the rest without a gap, and begins no later than where the victim ended.
-        assert seen == places[places.index(seen[0]) :]
-        assert done == places[: len(done)]
+        # The survivor has the rest without a gap, and starts no later than where the victim ended.
+        assert seen == offsets[offsets.index(seen[0]) :]
+        assert done == offsets[: len(done)]
         assert seen[0] <= len(done)

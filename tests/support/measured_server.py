@@ -1,6 +1,6 @@
-"""A server in a thread of its own, on an event loop that tells what its iterations cost.
+"""A server in a thread of its own, on an event loop that measures its iterations.
 
-CPU time of the thread is counted, not time on the clock: a busy machine changes nothing.
+CPU time of the thread is measured, not wall time: other load has no influence.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class MeasuredLoop(asyncio.SelectorEventLoop):
-    """Keeps the CPU time of its longest iteration since `longest_s` was set to 0."""
+    """Records the CPU time of its longest iteration since `longest_s` was set to 0."""
 
     longest_s = 0.0
 
@@ -33,7 +33,7 @@ class Measured(Generic[T]):
         self.server = server
 
     async def run(self, work: Callable[[], Awaitable[R]]) -> R:
-        """Have something done on the loop of the server."""
+        """Run something on the loop of the server."""
 
         async def doing() -> R:
             return await work()
@@ -42,11 +42,11 @@ class Measured(Generic[T]):
         return await asyncio.wrap_future(future)
 
     async def longest_of(self, request: Callable[[], Awaitable[R]]) -> tuple[R, float]:
-        """What a request is answered, and the longest iteration until then."""
+        """The response to a request, and the longest iteration until then."""
         await self.run(self._settled)
         self.loop.longest_s = 0.0
         answer = await request()
-        # The iteration that sent the answer must have ended, and whatever it left to the next one.
+        # Wait for the end of the iteration that sent the response, and of the work it scheduled.
         await self.run(self._settled)
         return answer, self.loop.longest_s
 

@@ -1,4 +1,4 @@
-"""What the tests of the nameserver share: servers in this process and in their own, brokers."""
+"""Helpers of the nameserver's tests: servers in this process and in separate ones, brokers."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from tianzhou.remoting.address import format_address
 from tianzhou.remoting.client import Client
 
 PATIENCE_S = 60.0
-"""How long a test waits for what must happen; reached only when it fails."""
+"""Deadline of waits; reached only when a test fails."""
 
 OLD_VERSION = V4_9_4 - 1
 """A client that reads fastjson's dialect only."""
@@ -77,7 +77,7 @@ class Asker:
     async def get(
         self, code: RequestCode, fields: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Command:
-        """The answer, which must be a success."""
+        """The response, which must be a success."""
         answer = await self.ask(code, fields, body)
         assert answer.code == ResponseCode.SUCCESS, answer
         return answer
@@ -111,7 +111,7 @@ async def asking(address: str) -> AsyncGenerator[Asker]:
 
 @dataclass(kw_only=True)
 class Broker:
-    """What a broker says when it registers."""
+    """The registration of a broker."""
 
     name: str = "broker-a"
     broker_id: int = 0
@@ -181,7 +181,7 @@ VERSION_5 = V5_0_0
 async def namesrv(
     folder: Path, pairs: Mapping[str, object] | None = None, *, clock: Clock = steady_ms
 ) -> AsyncGenerator[Asker]:
-    """A nameserver on a port of its own with its files in `folder`, and a client of it."""
+    """A nameserver with its files in `folder`, and a client of it."""
     defaults: dict[str, object] = {
         "listenPort": 0,
         "bindAddress": "127.0.0.1",
@@ -208,7 +208,7 @@ COMMANDS = Path(sys.executable).parent
 
 @dataclass
 class Process:
-    """A program that runs, and what it has written."""
+    """A running program, and its output."""
 
     popen: subprocess.Popen[bytes]
     output: Path
@@ -245,7 +245,7 @@ def run(
 
 @contextlib.contextmanager
 def started(folder: Path, command: str, *arguments: str, **more: str) -> Generator[Process]:
-    """Start a nameserver, wait until it says where it listens; kill it if it is left running."""
+    """Start a nameserver, wait until it logs its port; kill it if it is left running."""
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / f"output-{time.monotonic_ns()}.txt"
     with output.open("wb") as file:
@@ -267,9 +267,11 @@ def started(folder: Path, command: str, *arguments: str, **more: str) -> Generat
 def _wait_for_port(popen: subprocess.Popen[bytes], output: Path) -> int:
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
-        told = re.search(r"boot success\..* address \S+:(\d+)$", output.read_text(), re.MULTILINE)
-        if told:
-            return int(told[1])
+        listening = re.search(
+            r"boot success\..* address \S+:(\d+)$", output.read_text(), re.MULTILINE
+        )
+        if listening:
+            return int(listening[1])
         if popen.poll() is not None or time.monotonic() > deadline_s:
             pytest.fail(f"no nameserver, exit code {popen.poll()}:\n{output.read_text()}")
         time.sleep(0.01)

@@ -1,6 +1,6 @@
-"""Programs that tests need, installed as Debian packages where we may: as root, on Debian.
+"""Programs that tests need, installed as Debian packages if permitted: as root, on Debian.
 
-Several parts of the tests run at the same time; apt-get serves one of them after the other.
+Several groups of tests run at the same time; apt-get runs one at a time.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ def may_install() -> bool:
 
 
 def install(package: str) -> str:
-    """Install a package; what apt-get complained of, if it did."""
+    """Install a package; returns the error of apt-get, if any."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     complaints = ""
     with (Path(tempfile.gettempdir()) / "tianzhou-test-packages").open("a") as lock:

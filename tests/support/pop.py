@@ -22,7 +22,7 @@ LONG_MS = 600_000
 
 
 class Asks(Protocol):
-    """Whoever sends requests to a broker."""
+    """Anything that sends requests to a broker."""
 
     async def ask(
         self,
@@ -34,7 +34,7 @@ class Asks(Protocol):
 
 
 class PopOptions(TypedDict, total=False):
-    """What `pop_fields` takes."""
+    """The parameters of `pop_fields`."""
 
     group: str
     topic: str
@@ -50,12 +50,12 @@ class PopOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """A message and the handle that a client makes for it."""
+    """A message and the handle that a client builds for it."""
 
     message: StoredMessage
     handle: Receipt
     count: int = 0
-    """How often it came before, as an ordered pop tells."""
+    """The number of earlier deliveries, in the response to an ordered pop."""
 
     @property
     def body(self) -> bytes:
@@ -90,16 +90,16 @@ def pop_fields(
 
 
 def popped_in(answer: Command, broker_name: str = "broker-a") -> list[Popped]:
-    """The messages of an answer, with handles made as stock clients make them."""
-    told = decode(PopMessageResponse, answer.fields)
+    """The messages of a response, with handles built as stock clients do."""
+    popped = decode(PopMessageResponse, answer.fields)
     starts = {
         tuple(each.split(" ")[:2]): int(each.split(" ")[2])
-        for each in (told.start_offset_info or "").split(";")
+        for each in (popped.start_offset_info or "").split(";")
         if each
     }
     counts = {
         tuple(each.split(" ")[:2]): int(each.split(" ")[2])
-        for each in (told.order_count_info or "").split(";")
+        for each in (popped.order_count_info or "").split(";")
         if each
     }
     found: list[Popped] = []
@@ -110,8 +110,8 @@ def popped_in(answer: Command, broker_name: str = "broker-a") -> list[Popped]:
             continue
         mark, queue = receipts.mark_of(message.topic), str(message.queue_id)
         handle = Receipt(
-            starts[mark, queue], told.pop_time_ms, told.invisible_time_ms, told.revive_queue_id,
-            mark, broker_name, message.queue_id, message.queue_offset,
+            starts[mark, queue], popped.pop_time_ms, popped.invisible_time_ms,
+            popped.revive_queue_id, mark, broker_name, message.queue_id, message.queue_offset,
         )  # fmt: skip
         count = counts.get(
             (mark, f"qo{queue}%{message.queue_offset}"), counts.get((mark, queue), 0)
@@ -121,7 +121,7 @@ def popped_in(answer: Command, broker_name: str = "broker-a") -> list[Popped]:
 
 
 async def pop(peer: Asks, **options: Unpack[PopOptions]) -> list[Popped]:
-    """What a pop finds; nothing is nothing."""
+    """The messages of a pop, possibly none."""
     fields = pop_fields(**options)
     answer = await peer.ask(RequestCode.POP_MESSAGE, fields, timeout_ms=40_000)
     if answer.code == ResponseCode.POLLING_TIMEOUT:

@@ -1,9 +1,9 @@
-"""Ports for servers that must be told theirs, because they cannot choose one and then say which.
+"""Ports for servers that cannot choose a free one themselves and report it.
 
-A port that was seen to be free may be taken before the server has it: a JVM needs seconds to start.
-So no two test processes of a machine give out the same ports. Each holds the lock of a stretch of
-its own while it lives, and goes through it without coming back to a port soon. All lie below the
-range of outgoing connections, which could take them as well.
+A free port may be in use before the server binds it: a JVM needs seconds to start. So no two test
+processes of a machine use the same ports. Each locks a range of ports while it runs, and cycles
+through it, so that a port is not reused shortly after. All are below the ephemeral range, whose
+ports outgoing connections use.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ STRETCHES = 20
 
 
 def free_port(*neighbours: int) -> int:
-    """A port that nobody listens on, nor on those at the given distances from it."""
+    """A free port; the ports at the given distances from it are free, too."""
     below, above = -min((0, *neighbours)), max((0, *neighbours))
     for _ in range(STRETCH):
         first = _take(below + above + 1)
@@ -42,7 +42,7 @@ def is_free(port: int) -> bool:
 
 
 def _take(count: int) -> int:
-    """The first of so many ports in a row that were not given out lately."""
+    """The first of `count` consecutive ports that were not used recently."""
     for first in _places():
         if first + count <= _stretch().stop:
             for _ in range(count - 1):
@@ -58,7 +58,7 @@ def _places() -> Iterator[int]:
 
 @cache
 def _stretch() -> range:
-    """The ports of this process, from now to its end."""
+    """The ports of this process, in a cycle."""
     for number in range(STRETCHES):
         if _lock(number) is not None:
             first = FIRST + number * STRETCH
@@ -68,7 +68,7 @@ def _stretch() -> range:
 
 @cache
 def _lock(number: int) -> IO[str] | None:
-    """The locked file of a stretch, open for good; None if another process has it."""
+    """The locked file of a range, never closed; None if another process has it."""
     path = Path(tempfile.gettempdir()) / f"tianzhou-test-ports-{number}"
     try:
         with contextlib.suppress(FileExistsError):

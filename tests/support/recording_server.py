@@ -1,4 +1,4 @@
-"""A server that stands before another one and writes down what it is asked, in order.
+"""A proxy that records the requests to a server, in order.
 
     async with recorded_broker(tmp_path, "t") as it:
         async with PushConsumer("g", namesrv=it.namesrv) ...
@@ -32,22 +32,22 @@ _LONGEST_MS = 60_000
 
 @dataclass(slots=True)
 class Recorded:
-    """What clients of the recorder need, and what it has seen."""
+    """The addresses for clients of the recorder, and the recorded requests."""
 
     namesrv: str
     broker: Peer
     """The broker behind the recorder."""
     log: list[str] = field(default_factory=list[str])
-    """Names of the requests; tests add what they see themselves."""
+    """Names of the requests; tests add their own events."""
 
     def first(self, name: str, since: int = 0) -> int:
-        """The place of the first one."""
+        """The index of the first one."""
         return self.log.index(name, since)
 
 
 @asynccontextmanager
 async def _recording(address: str, log: list[str]) -> AsyncGenerator[str]:
-    """A server that hands everything on to an address; gives its own."""
+    """A server that forwards every request to an address; yields its own."""
     client = Client()
 
     async def hand_on(_: Connection, request: Command) -> Command | None:
@@ -74,7 +74,7 @@ async def _recording(address: str, log: list[str]) -> AsyncGenerator[str]:
 async def register(
     namesrv: Peer, broker_name: str, address: str, topics: tuple[str, ...], queue_count: int = 1
 ) -> None:
-    """Tell a nameserver that a broker is at an address, for as long as the peer is connected."""
+    """Register a broker at an address with a nameserver, for as long as the peer is connected."""
     table = TopicConfigTable(
         topics={
             name: TopicConfig(

@@ -1,4 +1,4 @@
-"""Records of the log: one made from its values, and the property CRC of 5.x."""
+"""Records of the log: encoding, and the property CRC of 5.x."""
 
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
@@ -29,7 +29,7 @@ def encode_record(
     reconsume_count: int = 0,
     prepared_log_offset: int = 0,
 ) -> bytes:
-    """One record. The address bits of `sys_flag` are set by the hosts, whatever was given.
+    """One record. The address bits of `sys_flag` are set by the hosts, regardless of the argument.
 
     Raises RecordError for values that do not fit: a topic or properties over 32,767 bytes, numbers
     beyond their field.

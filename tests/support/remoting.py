@@ -1,7 +1,6 @@
-"""What the tests of `remoting` share: both event loops, a server in a block, a peer made of bytes.
+"""Helpers of the tests of `remoting`: both event loops, a server, a client of raw bytes.
 
-Every test that is marked `on_each_loop` also proves that nothing is left behind: no task, no
-socket.
+Every test that is marked `on_each_loop` also checks for leaks: no task, no socket.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 ENCODINGS = list(HeaderEncoding)
 
 PATIENCE_S = 60.0
-"""How long a test waits for what must happen; reached only when it fails."""
+"""Deadline of waits; reached only when a test fails."""
 
 ECHO = 1
 """Code of a request that `echo` answers with its own fields and body."""
@@ -41,7 +40,7 @@ ECHO = 1
 
 
 def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on asyncio's loop and on uvloop, and look for what it left behind."""
+    """Run an async test on asyncio's loop and on uvloop, and check for leaks."""
 
     @functools.wraps(test)
     def run(loop_name: str, **fixtures: object) -> None:
@@ -101,7 +100,7 @@ async def serving(
     port: int = 0,
     drain_s: float = 1.0,
 ) -> AsyncGenerator[tuple[Server, str], None]:
-    """A server on a port of its own, unless one is named, and its address."""
+    """A server on the given or a free port, and its address."""
     server = Server(handle, limits=limits or Limits(), tls=tls)
     try:
         yield server, format_address(*await server.listen(host, port))
@@ -118,7 +117,7 @@ def request(text: str = "", *, code: int = ECHO, **fields: Any) -> Command:  # n
 
 
 class RawPeer:
-    """A TCP client without any protocol; it can send nonsense and refuse to read."""
+    """A TCP client without any protocol; it can send invalid bytes and stop reading."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -147,7 +146,7 @@ class RawPeer:
                 self._unread += more
 
     async def read_to_end(self) -> bytes:
-        """Whatever comes until the server closes; b"" also stands for a reset."""
+        """All bytes until the server closes; b"" also for a reset."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(PATIENCE_S):
             try:
@@ -160,7 +159,7 @@ class RawPeer:
 
 @contextlib.asynccontextmanager
 async def raw_peer(address: str, receive_buffer_bytes: int = 0) -> AsyncGenerator[RawPeer, None]:
-    """A raw connection; a small receive buffer makes the server feel early that nobody reads."""
+    """A raw connection; with a small receive buffer writes of the server block early."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -173,7 +172,7 @@ async def raw_peer(address: str, receive_buffer_bytes: int = 0) -> AsyncGenerato
 
 
 async def only_connection(server: Server) -> Connection:
-    """The server's side of the one connection there is, once it is there."""
+    """The server's side of the only connection, once it is open."""
     await eventually(
         lambda: len(server.connections) == 1, lambda: f"connections: {server.connections}"
     )
@@ -182,7 +181,7 @@ async def only_connection(server: Server) -> Connection:
 
 
 async def until_received(connection: Connection, count_bytes: int) -> None:
-    """Wait until a connection has read so many bytes, turn by turn."""
+    """Wait until a connection has read `count_bytes`, one loop iteration at a time."""
     async with asyncio.timeout(PATIENCE_S):
         while connection.received_bytes < count_bytes:  # noqa: ASYNC110 - bytes set no event
             await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """A broker in a process of its own that kills itself at a named step, on a clock that runs fast.
 
-It dies by SIGKILL when it comes to the step for the n-th time, without a word to anyone. It tells
-"ready", and the name of each step when it passes it first. Whoever started it can hold its clock at
-a moment, so that no test depends on how fast the machine is.
+It kills itself with SIGKILL when it reaches the step for the n-th time. It prints "ready", and the
+name of each step when it first passes it. The parent can stop its clock, so that no test depends on
+the speed of the machine.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SETTINGS: dict[str, object] = {
     "timerFlushIntervalMs": 30,
     "timerRollWindowSlot": 60,
     "recallMessageEnable": "true",
-    # On this clock everything seems to take long.
+    # On this clock everything seems slow.
     "osPageCacheBusyTimeOutMills": 10_000_000,
     "vipListenEnable": "false",
 }
@@ -75,7 +75,7 @@ async def serve(
 def main(
     port: int, folder: Path, step: str, count: int, teller: Connection, held_ms: "Synchronized[int]"
 ) -> None:
-    """What the process does until it is killed, by itself or by its parent."""
-    # Timers of the event loop do not run fast, so who waits has to look at the clock more often.
+    """The main function, until the process is killed by itself or by its parent."""
+    # Timers of the event loop do not run fast, so waits must check the clock more often.
     scheduler._SLEEP_MS_MAX //= SPEED  # pyright: ignore[reportPrivateUsage] - no setting, as no broker needs one
     asyncio.run(serve(port, folder, step, count, teller, held_ms))

@@ -1,11 +1,11 @@
-"""A cluster that does what the test says: nameserver and brokers in one, made of a single server.
+"""A cluster with scripted responses: nameserver and brokers in a single server.
 
     async with scripted_cluster(on_send=answer) as it:
         async with Producer("g", namesrv=it.namesrv) as producer: ...
         assert it.count(RequestCode.SEND_MESSAGE_V2) == 3
 
-It keeps every request that it got. Every topic exists, with one queue on each of `broker_names`,
-which all have the same address; who is meant stands in the requests. Pulls wait for ever.
+It records every request. Every topic exists, with one queue on each of `broker_names`, which all
+have the same address; requests name the broker. Pulls wait for ever.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -32,7 +32,7 @@ OnSend = Callable[[Connection, Command], Answer]
 
 
 def stored(code: int = ResponseCode.SUCCESS) -> Command:
-    """The answer to a message that is stored, or stored with a doubt."""
+    """The response to a stored message, with full or weaker durability."""
     header = SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)
     return Command(code=code, ext_fields=headers.encode(header))
 
@@ -44,13 +44,13 @@ class Script:
     on_send: OnSend
     broker_names: tuple[str, ...]
     port_shift: int
-    """Brokers are said to be so many ports above where the server is."""
+    """Routes give broker ports this much above the port of the server."""
     namesrv: str = ""
     static_topics: frozenset[str] = frozenset()
     requests: list[Command] = field(default_factory=list[Command])
 
     def count(self, code: int) -> int:
-        """How many requests of a code have come."""
+        """How many requests of a code were received."""
         return len(self.fields(code))
 
     def fields(self, code: int) -> list[dict[str, str]]:

@@ -1,11 +1,11 @@
-"""A disk in memory that forgets what was not synced.
+"""A disk in memory that loses unsynced data.
 
-Each file has what programs see (the page cache) and what the platter holds. `after_power_cut` gives
-the disk that the next start finds. For every page that was not synced the dice decide: the old
-one, the new one, or a page torn between sectors; pages of one file and of different files are
-decided one by one, so writes arrive in any order. Names that were not synced arrive up to a
-random point of the order in which they were made. `write_back` is the operating system writing
-some pages on its own account.
+Each file has the content that programs see (the page cache) and the durable content.
+`after_power_cut` returns the disk that the next start finds. Every unsynced page is randomly the
+old one, the new one, or torn between sectors; pages of one file and of different files are
+independent, so writes are durable in any order. Unsynced names are durable up to a random point of
+the order in which they were created. `write_back` simulates the operating system writing some pages
+on its own.
 
 A failed sync is as Linux has it: the pages count as clean afterwards, so a later sync that
 succeeds has not written them.
@@ -29,7 +29,7 @@ class Inode:
     cache: bytearray = field(default_factory=bytearray)
     platter: bytes = b""
     lost: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """Pages, by number, whose content was given up by a failed sync."""
+    """Pages, by number, whose content was dropped by a failed sync."""
     modified_ms: int = 0
     locked: bool = False
 
@@ -141,7 +141,7 @@ class SimulatedDisk:
     # -- faults ---------------------------------------------------------------------------------
 
     def fail(self, call: str, error_number: int, path_part: str = "") -> None:
-        """Makes the next `call` on a path with `path_part` in it fail; may be said repeatedly."""
+        """Makes the next `call` on a path with `path_part` in it fail; can be called repeatedly."""
         self._failures.append((call, path_part, error_number))
 
     def heal(self) -> None:
@@ -155,7 +155,7 @@ class SimulatedDisk:
                 raise OSError(number, os.strerror(number), str(path))
 
     def write_back(self, dice: random.Random) -> None:
-        """The operating system writes some dirty pages without being asked."""
+        """The operating system writes some dirty pages without a sync."""
         for inode in self._inodes():
             inode.write_pages([page for page in inode.dirty_pages() if dice.random() < 0.3])
 
@@ -191,7 +191,7 @@ class SimulatedDisk:
         }
         after.now_ms = self.now_ms
         after.used, after.free = self.used, self.free
-        # Names made by the old process are as unsynced as they were.
+        # Names created by the old process are still unsynced.
         for path in self._names.keys() - self._synced_names.keys():
             after._pending.append((path.parent, _setting(path, after._names[path])))
         for path in self._synced_names.keys() - self._names.keys():
@@ -199,7 +199,7 @@ class SimulatedDisk:
         return after
 
     def damage(self, path: Path, content: bytes | None) -> None:
-        """Someone else replaced a file, or removed it."""
+        """Another program replaced a file, or removed it."""
         if content is None:
             del self._names[path]
             self._synced_names.pop(path, None)
@@ -341,7 +341,7 @@ def _dropping(path: Path) -> Callable[[dict[Path, Inode | None]], None]:
 
 
 def _survivor(inode: Inode, dice: random.Random) -> Inode:
-    """The file as the platter has it after the cut."""
+    """The durable file after the power cut."""
     sizes = (len(inode.platter), len(inode.cache))
     content = bytearray(inode.platter[: max(sizes)].ljust(max(sizes), b"\0"))
     cache = memoryview(inode.cache)

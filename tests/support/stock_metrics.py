@@ -1,4 +1,4 @@
-"""Names and labels of figures that stock dashboards ask for.
+"""Names and labels of metrics that stock dashboards query.
 
 Of rocketmq-exporter all of them; of RocketMQ 5.x those of a broker with a plain store.
 """

@@ -1,4 +1,4 @@
-"""What the tests of the store share: small settings, messages, a look at all there is."""
+"""Helpers of the store's tests: small settings, messages, reading everything."""
 
 import time
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Ticker:
 def open_store(
     config: StoreConfig, disk: Disk | None = None, clock: Callable[[], int] | None = None
 ) -> MessageStore:
-    """A store without threads, so that a test decides what happens when."""
+    """A store without threads, so that the test controls every step."""
     return MessageStore.open(config, disk=disk, clock=clock or Ticker(), background=False)
 
 
@@ -83,7 +83,7 @@ def delete_topic(store: MessageStore, topic: str) -> int:
 
 @dataclass
 class Ledger:
-    """Bodies by topic, queue and queue offset: all that were given, and those acknowledged."""
+    """Bodies by topic, queue and queue offset: all appended ones, and those acknowledged."""
 
     given: dict[tuple[str, int, int], bytes] = field(
         default_factory=dict[tuple[str, int, int], bytes]
@@ -93,16 +93,16 @@ class Ledger:
     )
 
     bodies: set[bytes] = field(default_factory=set[bytes])
-    """All bodies ever given."""
+    """All bodies ever appended."""
 
     def copy(self) -> "Ledger":
         return Ledger(dict(self.given), dict(self.safe), set(self.bodies))
 
     def gave(self, one: Draft, done: Appended, number: int = 0) -> tuple[str, int, int]:
-        place = (one.topic, one.queue_id, done.queue_offset + number)
-        self.given[place] = bytes(one.body)
+        position = (one.topic, one.queue_id, done.queue_offset + number)
+        self.given[position] = bytes(one.body)
         self.bodies.add(bytes(one.body))
-        return place
+        return position
 
 
 def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, tuple[bytes, int]]:
@@ -123,7 +123,7 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, tupl
 
 
 def wait_until(condition: Callable[[], bool], seen: Callable[[], object] = lambda: "") -> None:
-    """Waits for something that another thread does."""
+    """Waits for a condition that another thread makes true."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen within {DEADLINE_S} s: {seen()}"

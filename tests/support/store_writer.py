@@ -1,10 +1,10 @@
-"""Programs that write into a store until they are killed, and say what was acknowledged.
+"""Programs that write into a store until they are killed, and print what was acknowledged.
 
     python -m tests.support.store_writer
 
-is a server of such programs, warm so that a kill is cheap. For each line on stdin (directory, kind,
-seed) it forks a writer. That says its process id; then each line on stdout is one message that was
-promised: topic, queue, queue offset, log offset, body. When the writer is dead the server says
+is a fork server for such programs, so that a restart is cheap. For each line on stdin (directory,
+kind, seed) it forks a writer. That prints its process id; then each line on stdout is one promised
+message: topic, queue, queue offset, log offset, body. When the writer is dead the server prints
 `end`.
 
 With SYNC_FLUSH and ASYNC_FLUSH what was acknowledged is promised; with STAGED, which is ASYNC_FLUSH
@@ -29,7 +29,7 @@ END = b"end\n"
 
 
 class Kind(StrEnum):
-    """What a writer promises."""
+    """Which messages a writer promises."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 
 def config(root: Path, kind: Kind) -> StoreConfig:
-    """Small files, so that a kill may come while one of them is being made."""
+    """Small files, so that a kill may happen while one of them is being created."""
     staged = kind is Kind.STAGED
     return StoreConfig(
         store_path_root_dir=root, mapped_file_size_commit_log=1 << 16,
@@ -50,7 +50,7 @@ def config(root: Path, kind: Kind) -> StoreConfig:
 
 
 def say(line: bytes, reason: StoreError | None) -> None:
-    # A line is shorter than what a pipe takes at once, so it is said whole or not at all.
+    # A line is shorter than PIPE_BUF, so it is written completely or not at all.
     if reason is None:
         os.write(1, line)
 
@@ -64,8 +64,8 @@ def write(root: Path, kind: Kind, seed: int) -> None:
         body = b"%d-%d." % (seed, number) * dice.randint(1, 40)
         one = draft(dice.choice("ab"), dice.randrange(4), body, key=f"{seed}-{number}")
         done = store.append(one)
-        place = f"{one.topic} {one.queue_id} {done.queue_offset} {done.log_offset} "
-        line = place.encode() + body + b"\n"
+        head = f"{one.topic} {one.queue_id} {done.queue_offset} {done.log_offset} "
+        line = head.encode() + body + b"\n"
         if kind is Kind.SYNC_FLUSH:
             store.when_flushed(done.end_log_offset, partial(say, line))
         elif kind is Kind.ASYNC_FLUSH:

@@ -1,7 +1,7 @@
-"""Who works in the storm: producers that send in every way, consumers of every kind, their books.
+"""Clients of the fault-injection test: all kinds of producers and consumers, and their records.
 
-A message is a number. The books hold one byte per number and reader, so that what the process needs
-in memory is what the clients need, however long it takes.
+A message is a number. The records use one byte per number and group, so that the memory of the
+process is that of the clients, however long the test runs.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tianzhou.errors import SendManyError, TianzhouError
 TOPIC = "storm"
 MANY_COUNT = 16
 IN_FLIGHT_COUNT = 16
-"""All that is on its way together must fit the proxy's buffer, or noise could begin in a body."""
+"""All bytes in flight must fit the proxy's buffer, or noise could begin within a body."""
 
 _STARTS_MAX = 20
 _POLL_MS = 500
@@ -45,23 +45,23 @@ class Marks:
         return sum(self._bytes)
 
     def less(self, other: "Marks") -> list[int]:
-        """The numbers that the other does not have."""
+        """The numbers that are not in the other set."""
         there = other._bytes + bytes(max(len(self._bytes) - len(other._bytes), 0))
         return [number for number, mark in enumerate(self._bytes) if mark > there[number]]
 
 
 @dataclass(slots=True)
 class Books:
-    """What was acknowledged, and what arrived at whom."""
+    """Acknowledged messages, and received messages by group."""
 
     acknowledged: Marks = field(default_factory=Marks)
     arrived: dict[str, Marks] = field(default_factory=dict[str, Marks])
     """By group."""
     sent_by: dict[str, int] = field(default_factory=dict[str, int])
-    """How many were acknowledged, by the way they were sent."""
+    """How many were acknowledged, by the method of sending."""
     called_after_close: list[str] = field(default_factory=list[str])
     skipped: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """Queue, last offset and next one where a consumer in order left something out."""
+    """Queue, last offset and next one where an ordered consumer skipped messages."""
     failed_count: int = 0
     held_max: int = 0
     _next_number: int = 0
@@ -78,7 +78,7 @@ class Books:
         self.arrived[group].add(int(message.text))
 
     def missing(self) -> dict[str, int]:
-        """How many acknowledged messages have not arrived, by group; groups with none left out."""
+        """How many acknowledged messages have not arrived, by group, if any."""
         counts = {
             group: len(self.acknowledged.less(marks)) for group, marks in self.arrived.items()
         }
@@ -94,7 +94,7 @@ async def send_one_by_one(producer: Producer, books: Books, stop: asyncio.Event)
 
 
 async def send_lingering(producer: Producer, books: Books, stop: asyncio.Event) -> None:
-    """The same with a producer that puts messages of several senders into one batch."""
+    """The same with a producer that batches messages of several senders."""
     await _send_awaited("lingering", producer, books, stop)
 
 
@@ -110,7 +110,7 @@ async def _send_awaited(way: str, producer: Producer, books: Books, stop: asynci
 
 
 async def send_in_flight(producer: Producer, books: Books, stop: asyncio.Event) -> None:
-    """As many on their way as the producer allows."""
+    """As many in flight as the producer allows."""
     flying: set[asyncio.Future[SendResult]] = set()
     while not stop.is_set():
         number, message = books.new_message()
@@ -137,7 +137,7 @@ def _note_landing(books: Books, number: int) -> Callable[[asyncio.Future[SendRes
 
 
 async def send_many(producer: Producer, books: Books, stop: asyncio.Event) -> None:
-    """Batches, of which some messages may fail and others not."""
+    """Batches, of which some messages may fail."""
     while not stop.is_set():
         made = [books.new_message() for _ in range(MANY_COUNT)]
         outcomes: list[object]
@@ -156,7 +156,7 @@ async def send_many(producer: Producer, books: Books, stop: asyncio.Event) -> No
 
 
 def reader_settings(namesrv: str) -> PushSettings:
-    """Consumers that notice soon what has happened to them."""
+    """Settings for fast failure detection."""
     return PushSettings(
         namesrv=namesrv, start="first", pull_suspend_ms=1_000, pull_timeout_ms=3_000,
         rebalance_ms=2_000, heartbeat_ms=2_000, poll_namesrv_ms=2_000, persist_offsets_ms=500,
@@ -165,7 +165,7 @@ def reader_settings(namesrv: str) -> PushSettings:
 
 
 class Listener:
-    """A consumer that notes whatever comes, also when nothing may come any more."""
+    """A consumer that records all messages, also those that must not arrive."""
 
     def __init__(self, group: str, settings: ClientSettings, books: Books, *, kind: str) -> None:
         self.group = group
@@ -173,7 +173,7 @@ class Listener:
         books.arrived.setdefault(group, Marks())
         self.is_closed = False
         self._places: dict[int, int] = {}
-        """Of a consumer in order: the highest offset by queue."""
+        """The highest offset by queue, of an ordered consumer."""
         self.consumer = PushConsumer(group, settings=settings, ordered=kind == "ordered")
         if kind == "batches":
             self.consumer.subscribe_batches(TOPIC, self.take_many, size=16)
@@ -189,7 +189,7 @@ class Listener:
             self.note(message)
 
     async def take_next(self, message: ReceivedMessage) -> None:
-        """What comes again may do so from any place; what is new must follow the last."""
+        """Redelivery may start at any offset; a new message must follow the last."""
         last = self._places.get(message.queue_id, -1)
         if message.queue_offset > last + 1:
             self.books.skipped.append((message.queue_id, last, message.queue_offset))
@@ -202,7 +202,7 @@ class Listener:
         self.books.arrive(self.group, message)
 
     def held_count(self) -> int:
-        """Messages of the fullest queue that it holds."""
+        """Buffered messages of its fullest queue."""
         queues = self.consumer.running_info().queues.values()
         return max((info.cached_count for info in queues), default=0)
 
@@ -214,7 +214,7 @@ class Listener:
 async def keep_starting(
     namesrv: str, books: Books, *, group: str = "storm-group", kind: str = "single"
 ) -> Listener:
-    """A consumer that runs; a start may fail in this weather and is tried again."""
+    """A running consumer; a start that fails because of faults is retried."""
     for _ in range(_STARTS_MAX):
         listener = Listener(group, reader_settings(namesrv), books, kind=kind)
         try:
@@ -227,7 +227,7 @@ async def keep_starting(
 
 
 async def poll_until(settings: ClientSettings, books: Books, stop: asyncio.Event) -> None:
-    """Ask for messages with lite pull, until told to stop."""
+    """Poll with lite pull until stopped."""
     group = "storm-lite"
     books.arrived[group] = Marks()
     for _ in range(_STARTS_MAX):
@@ -238,6 +238,6 @@ async def poll_until(settings: ClientSettings, books: Books, stop: asyncio.Event
                     for message in await lite.poll(_POLL_MS):
                         books.arrive(group, message)
         except TianzhouError:
-            continue  # it could not even start; once it runs, it goes on
+            continue  # the start failed; a running consumer continues
         return
     raise AssertionError(f"lite pull could not be started {_STARTS_MAX} times")

@@ -1,4 +1,4 @@
-"""Commands on a terminal: a pseudo terminal of the system, on which they draw as for a person."""
+"""Commands on a pseudo terminal, where they render as for a user."""
 
 import codecs
 import os
@@ -21,7 +21,7 @@ class Terminal:
     def __init__(
         self, words: Sequence[str], environment: Mapping[str, str] | None = None, columns: int = 100
     ) -> None:
-        """`environment` is what the command gets besides ours."""
+        """`environment` is added to ours."""
         self._leader, follower = pty.openpty()
         environ = {**os.environ, **(environment or {})}
         environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
@@ -36,7 +36,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def until(self, pattern: str) -> str:
-        """Read until a pattern has been seen as often as asked for; gives all that was seen."""
+        """Read until a pattern matches; returns all output."""
         deadline_s = time.monotonic() + DEADLINE_S
         while not re.search(pattern, self.seen, re.DOTALL):
             may_come = self.process.poll() is None and time.monotonic() < deadline_s
@@ -75,10 +75,10 @@ class Terminal:
 
 
 def lines_of(seen: str) -> list[str]:
-    """What was drawn, line by line; of a bar that moves, its last state."""
+    """The rendered lines; of a progress bar, its last state."""
     lines: list[str] = []
     for line in _CONTROL.sub("", seen).replace("\r\n", "\n").split("\n"):
-        # A bar is drawn again in its own line, and what comes after it begins there.
+        # A progress bar is redrawn in its own line, and later output begins there.
         for state in [each.rstrip() for each in line.split("\r") if each.strip()] or [""]:
             if lines and _BAR in lines[-1] and _BAR in state:
                 lines.pop()

@@ -1,4 +1,4 @@
-"""Strategies for the wire's values, and for bytes that are almost right."""
+"""Hypothesis strategies for wire values, and for slightly corrupted bytes."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ commands: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({
 
 
 def _host(v6: bool) -> st.SearchStrategy[Host]:
-    # Addresses of IPv4 mapped into IPv6 are left out: they are read as IPv4, on purpose.
+    # IPv4-mapped IPv6 addresses are excluded: they are read as IPv4, on purpose.
     addresses = st.ip_addresses(v=6 if v6 else 4)
     addresses = addresses.filter(lambda address: getattr(address, "ipv4_mapped", None) is None)
     return st.tuples(addresses.map(str), int32)

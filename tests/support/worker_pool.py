@@ -1,10 +1,10 @@
-"""A program whose workers send with a client that its main process holds.
+"""A program whose workers send with a client of the main process.
 
     python -m tests.support.worker_pool NAMESRV TOPIC fork|spawn
 
-The producer is made where the module is loaded, as preloading servers do: forked workers inherit
-it, running; spawned ones load the module and start a new one. It prints how many messages went out,
-and whether any that a worker should have sent came from the main process.
+The producer is created when the module is loaded, as preloading servers do: forked workers inherit
+it while it runs; spawned ones load the module and start a new one. It prints how many messages were
+sent, and whether any that a worker should have sent came from the main process.
 """
 
 import multiprocessing

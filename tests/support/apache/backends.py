@@ -1,7 +1,7 @@
 """The clusters that the client suite runs against: ours, and Apache's of both versions.
 
-A test takes the fixture `backend` and runs three times. Names of topics and groups carry what
-`Backend.name` adds, because all tests of a run share the servers.
+A test with the fixture `backend` runs three times. `Backend.name` makes names of topics and groups
+unique, because all tests of a run share the servers.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ _BROKER: dict[str, Any] = {
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
     "traceTopicEnable": "true",
-    # Every level is one second, so that redelivery is soon.
+    # Every level is one second, for fast redelivery.
     "messageDelayLevel": " ".join(["1s"] * 18),
 }
-"""Settings of every broker; what 4.9 does not know it ignores."""
+"""Settings of every broker; 4.9 ignores unknown ones."""
 _numbers = count(1)
 
 T = TypeVar("T")
@@ -59,11 +59,11 @@ class Backend:
         return self.kind != "4.9.7"
 
     def name(self, text: str) -> str:
-        """A name of a topic or group that nobody else uses."""
+        """A unique name of a topic or group."""
         return f"{text}_{self.mark}_{next(_numbers)}"
 
     async def stored(self, topic: str) -> list[StoredMessage]:
-        """Everything that lies in a topic now, by queue and place."""
+        """All current messages of a topic, by queue and offset."""
         own = shared_hubs.acquire(ClientSettings(namesrv=self.namesrv))
         try:
             route = await own.routes.get(topic, refresh=True)
@@ -77,32 +77,32 @@ class Backend:
             await own.release()
 
     async def await_stored(self, topic: str, number: int) -> list[StoredMessage]:
-        """Everything in a topic, once there are so many; nameservers may not know it yet."""
+        """All messages of a topic, once there are `number`; it may not be registered yet."""
 
-        async def look() -> list[StoredMessage]:
+        async def probe() -> list[StoredMessage]:
             try:
                 return await self.stored(topic)
             except RouteNotFound:
                 return []
 
-        return await until(look, lambda found: len(found) >= number)
+        return await until(probe, lambda found: len(found) >= number)
 
     async def await_bodies(self, topic: str, bodies: set[bytes]) -> None:
-        """Wait until a topic holds these bodies and no others, with ours each of them once.
+        """Wait until a topic has exactly these bodies, on our broker each of them once.
 
-        Apache's brokers store a message twice if its commit meets the answer to a check.
+        Apache's brokers store a message twice if its commit races with the response to a check.
         """
 
-        async def look() -> list[bytes]:
+        async def probe() -> list[bytes]:
             return [message.body for message in await self.await_stored(topic, 1)]
 
-        found = await until(look, lambda found: set(found) == bodies)
+        found = await until(probe, lambda found: set(found) == bodies)
         assert not self.is_ours or len(found) == len(bodies), found
 
 
 @contextmanager
 def running_backend(kind: str) -> Generator[Backend]:
-    """Ours runs in this process, Apache's as two of its own."""
+    """Ours runs in this process, Apache's in two processes."""
     if kind == OURS:
         with Cluster(**_BROKER) as cluster:
             yield Backend(kind, cluster.namesrv_address)
@@ -114,11 +114,11 @@ def running_backend(kind: str) -> Generator[Backend]:
             yield Backend(kind, namesrv.address)
 
 
-async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
-    """Look again and again until it is good; after the deadline tell what was seen."""
+async def until(probe: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
+    """Call `probe` until its value is good; after the deadline fail with the last value."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
-        seen = await look()
+        seen = await probe()
         if good(seen):
             return seen
         if time.monotonic() > deadline_s:

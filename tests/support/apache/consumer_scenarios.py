@@ -1,7 +1,7 @@
-"""What consumers must do with any broker: the same functions run against ours and against Apache's.
+"""Consumer tests for any broker: the same functions run against ours and against Apache's.
 
 A scenario gets a `Site`, a cluster whose delay levels are all one second, and makes topics and
-groups of its own in it. It waits on conditions and looks at what consumers and brokers say.
+groups of its own in it. It waits for conditions and checks the state of consumers and brokers.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ class Site:
     folder: Path
     broker_name: str
     tells_unknown_groups: bool = True
-    """4.9 says 0 for the offset of a group that it does not know, whatever it is asked."""
+    """4.9 returns offset 0 for an unknown group, for any request."""
 
     def name(self, kind: str) -> str:
-        """A name that nobody has used."""
+        """A unique name."""
         return f"{kind}-{os.getpid()}-{next(_numbers)}"
 
     async def topic(self, queue_count: int = 4) -> str:
@@ -72,14 +72,14 @@ class Site:
         return answer.code == 0
 
     async def send(self, topic: str, count: int, *, start: int = 0, queues: int = 4) -> list[str]:
-        """Send numbered messages to the queues in turn; gives the bodies."""
+        """Send numbered messages to the queues round robin; returns the bodies."""
         bodies_sent = [f"{topic}/{number}" for number in range(start, start + count)]
         for number, body in enumerate(bodies_sent, start):
             await self.send_one(topic, body, number % queues)
         return bodies_sent
 
     async def dispatched(self, topic: str, counts: list[int]) -> None:
-        """Wait until so many messages are in the queues; Apache's brokers fill them a bit later."""
+        """Wait until the queues have these counts; Apache's brokers add messages a bit later."""
 
         async def is_so() -> bool:
             async with QueueReader("readers", namesrv=self.namesrv) as reader:
@@ -93,7 +93,7 @@ class Site:
         assert answer.code == 0, (answer.code, answer.remark)
 
     async def committed(self, group: str, topic: str, queues: int = 4) -> list[int | None]:
-        """The offsets that the broker keeps for a group."""
+        """The committed offsets of a group."""
         async with QueueReader(group, namesrv=self.namesrv) as reader:
             return [
                 await reader.committed(Queue(topic, self.broker_name, queue_id))
@@ -101,7 +101,7 @@ class Site:
             ]
 
     async def read_all(self, topic: str, queues: int = 1) -> list[ReceivedMessage]:
-        """What lies in a topic now."""
+        """The current messages of a topic."""
         found: list[ReceivedMessage] = []
         async with QueueReader("readers", namesrv=self.namesrv) as reader:
             for queue_id in range(queues):
@@ -113,12 +113,12 @@ class Site:
         """Wait until a group has some."""
         found: list[ReceivedMessage] = []
 
-        async def look() -> bool:
+        async def has_dead_letter() -> bool:
             if await self.has_route(f"%DLQ%{group}"):
                 found[:] = await self.read_all(f"%DLQ%{group}")
             return bool(found)
 
-        await eventually(look, "a dead letter")
+        await eventually(has_dead_letter, "a dead letter")
         return found
 
 
@@ -128,7 +128,7 @@ def _command(code: int, fields: dict[str, str]) -> Command:
 
 @dataclass(slots=True)
 class Inbox:
-    """What handlers got."""
+    """The messages that handlers received."""
 
     messages: list[ReceivedMessage] = field(default_factory=list[ReceivedMessage])
 
@@ -141,7 +141,7 @@ class Inbox:
         return Counter(self.texts)
 
     async def holds(self, expected: list[str]) -> None:
-        """Wait until exactly these have come, each once."""
+        """Wait until exactly these were received, each once."""
         await eventually(
             lambda: len(self.messages) >= len(expected),
             f"{len(expected)} messages",
@@ -153,7 +153,7 @@ class Inbox:
 async def consuming(
     site: Site, group: str, topic: str, inbox: Inbox, **options: Unpack[PushOptions]
 ) -> AsyncGenerator[PushConsumer]:
-    """A consumer whose async handler keeps all messages."""
+    """A consumer whose async handler records all messages."""
     options.setdefault("start", "first")
     options["namesrv"] = site.namesrv
     consumer = PushConsumer(group, **options)
@@ -223,7 +223,7 @@ async def the_start_is_the_first_or_a_time(site: Site) -> None:
 
 async def tags_are_compared_by_their_text(site: Site) -> None:
     topic, inbox = await site.topic(1), Inbox()
-    # The Java hash of these two is the same, so the broker lets both through.
+    # The Java hash of these two is the same, so the broker returns both.
     for number, tag in enumerate(["Aa", "BB", "c", "d", "Aa"]):
         await site.send_one(topic, f"{tag}{number}", TAGS=tag)
     group = site.name("group")
@@ -440,8 +440,8 @@ async def suspended_consumers_pull_nothing(site: Site) -> None:
         sent = await site.send(topic, 1, queues=1)
         await inbox.holds(sent)
         consumer.suspend()
-        # The pull that is under way may still bring something. When it has ended and that is
-        # handled, nothing comes any more.
+        # The pull in flight may still return messages. Once it has ended and those are handled,
+        # no more messages arrive.
         sent += await site.send(topic, 1, start=1, queues=1)
         queue = Queue(topic, site.broker_name, 0).to_wire()
         await eventually(
@@ -593,11 +593,11 @@ async def ordered_handlers_may_commit_by_themselves(site: Site) -> None:
     assert await site.committed(group, topic, 1) == [3]
 
 
-# -- asked for -------------------------------------------------------------------------------------
+# -- lite pull -------------------------------------------------------------------------------------
 
 
 async def poll_all(consumer: LitePullConsumer, count: int) -> list[str]:
-    """Poll until so many messages have come."""
+    """Poll until `count` messages were received."""
     found: list[str] = []
     deadline_s = time.monotonic() + DEADLINE_S
     while len(found) < count:
@@ -674,7 +674,7 @@ async def a_reader_reads_by_offset(site: Site) -> None:
         assert [each.text for each in tagged.messages] == ["tagged"]
 
 
-# -- what brokers ask ------------------------------------------------------------------------------
+# -- requests of brokers ---------------------------------------------------------------------------
 
 
 async def _is_committed(site: Site, group: str, topic: str, queue_offset: int) -> bool:
@@ -684,7 +684,7 @@ async def _is_committed(site: Site, group: str, topic: str, queue_offset: int) -
 async def brokers_can_ask_and_reset_a_consumer(site: Site) -> None:
     topic, group, inbox = await site.topic(1), site.name("group"), Inbox()
     sent = await site.send(topic, 4, queues=1)
-    # 5.x tells a reset with the answer to the next pull, so pulls must not be held for long.
+    # 5.x reports a reset in the response to the next pull, so pulls must not be held for long.
     options: PushOptions = {"persist_offsets_ms": 100, "pull_suspend_ms": 500}
     async with consuming(site, group, topic, inbox, **options) as consumer:
         await inbox.holds(sent)

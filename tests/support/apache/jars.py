@@ -1,8 +1,8 @@
 """Java, the jars of Apache RocketMQ, and our own Java programs compiled against them.
 
-Everything that is fetched or built lands under `.cache/apache` of the repository and is made once:
-a stamp says that a directory is complete, a lock file keeps two test runs from making it at once.
-Where the means are missing and cannot be had, `ApacheUnavailable` says why in one line, and
+Everything fetched or built is in `.cache/apache` of the repository and is created once: a stamp
+marks a complete directory, a lock file prevents two test runs from creating it concurrently. If
+something is missing and cannot be fetched, `ApacheUnavailable` gives the reason in one line, and
 tests are skipped with it.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support import packages
 
 VERSIONS = ("4.9.7", "5.5.0")
-"""One version of each living line of RocketMQ, both complete on Maven Central."""
+"""One version of each maintained line of RocketMQ, both complete on Maven Central."""
 
 TOOLS_ONLY = "4.9.8"
 """The last of 4.9: its client and its tools are on Maven Central, its servers are not."""
@@ -45,7 +45,7 @@ OTHER_SOURCES = {
     PROXY: ("Launch.java",),
     GRPC: ("JsonProgram.java", GRPC_ONLY),
 }
-"""Our programs that need nothing but what these jars have."""
+"""Our programs that need only these jars."""
 
 FETCH_TRIES = 3
 FETCH_PAUSE_S = 5
@@ -53,11 +53,11 @@ FETCH_TIMEOUT_S = 900
 
 
 class ApacheUnavailable(Exception):
-    """Apache RocketMQ cannot run here; the text is the one line that says why."""
+    """Apache RocketMQ cannot run here; the text is the reason, in one line."""
 
 
 def say(line: str) -> None:
-    """Tell the person who waits; whoever runs us may put another function here."""
+    """Report progress; callers may replace this function."""
     sys.stderr.write(f"{line}\n")
 
 
@@ -66,7 +66,7 @@ announce: Callable[[str], None] = say
 
 @contextmanager
 def only_one_process() -> Generator[None]:
-    """Keep other test runs out while something in the cache is being made."""
+    """Lock out other test runs while something in the cache is being created."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,7 +85,7 @@ def find_program(name: str) -> str | None:
 
 
 def need_program(name: str, debian_package: str) -> str:
-    """The path of a program, installed first where we may."""
+    """The path of a program, installed first if permitted."""
     found = find_program(name)
     if found is None:
         with only_one_process():
@@ -94,7 +94,7 @@ def need_program(name: str, debian_package: str) -> str:
 
 
 def install(name: str, debian_package: str) -> str:
-    """Install a Debian package and return the program it brings."""
+    """Install a Debian package and return the path of its program."""
     if not packages.may_install():
         raise ApacheUnavailable(f"{name} is missing, and we install it only as root on Debian")
     announce(f"apache: {name} is missing, installing {debian_package} with apt-get")
@@ -129,7 +129,7 @@ def java_release() -> int:
 
 
 def jar_directory(version: str) -> Path:
-    """The directory with all jars of a version, fetched now if they never were."""
+    """The directory with all jars of a version, fetched on first use."""
     directory = CACHE / version
     stamp = directory / "complete"
     wanted = hashlib.sha256(pom_of(version).read_bytes()).hexdigest()
@@ -175,7 +175,7 @@ def fetch_jars(maven: str, version: str, directory: Path) -> None:
             errors = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
             problem = errors[0] if errors else last_line(done.stdout + done.stderr)
         if attempt < FETCH_TRIES:
-            # The usual cause is a network that stumbles; a moment later it has often recovered.
+            # The usual cause is a short network failure, so retry.
             time.sleep(FETCH_PAUSE_S * attempt)
     raise ApacheUnavailable(f"Maven could not fetch RocketMQ {version}: {problem[:300]}")
 
@@ -186,7 +186,7 @@ def fetch_jars(maven: str, version: str, directory: Path) -> None:
 def class_directory(version: str) -> Path:
     """Our Java programs compiled against the jars of a version.
 
-    The directory is named by what it is made of, so that nobody's classes change while they run.
+    The directory is named by a hash of the sources, so that classes in use never change.
     """
     jars = jar_directory(version)
     names = OTHER_SOURCES.get(version)
@@ -222,5 +222,5 @@ def compile_sources(compiler: str, jars: Path, sources: list[Path], target: Path
 
 @cache
 def classpath(version: str) -> str:
-    """What `java -cp` takes to run RocketMQ and our programs."""
+    """The class path for RocketMQ and our programs."""
     return f"{class_directory(version)}{os.pathsep}{jar_directory(version)}/*"

@@ -1,4 +1,4 @@
-"""How a JVM of the tests is started: its options, its home, and programs that run to their end."""
+"""Starts JVMs of the tests: options, home directory, and programs that run to their end."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ JVM_OPTIONS = (
     "-Xms128m",
     "-Xmx512m",
     "-XX:MaxDirectMemorySize=512m",
-    # They live for seconds: the quick compiler and the plain collector spare the processor.
+    # They run for seconds: the fast compiler and the serial collector save CPU.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
@@ -23,7 +23,7 @@ JVM_OPTIONS = (
 )
 
 CLIENT_OPTIONS = (
-    # Consumers look every 20 s whether they should take over queues; tests have no time for that.
+    # Consumers rebalance every 20 s by default, which is too long for tests.
     "-Drocketmq.client.rebalance.waitInterval=1000",
     "-Drocketmq.client.rebalance.minInterval=500",
 )
@@ -35,7 +35,7 @@ OPENED_PACKAGES = (
     "java.base/jdk.internal.ref",
     "java.base/sun.nio.ch",
 )
-"""What RocketMQ reaches by reflection and Java 16 and later keep shut."""
+"""Packages that RocketMQ accesses by reflection and Java 16 and later does not open."""
 
 LOGBACK = """<configuration>
   <appender name="file" class="PACKAGE.core.FileAppender">
@@ -45,8 +45,8 @@ LOGBACK = """<configuration>
   <root level="INFO"><appender-ref ref="file"/></root>
 </configuration>
 """
-"""Programs of 4.x refuse to start without it in their home. Those of 5.x carry a copy of logback
-under another name, find it on the class path, and then leave standard output to us."""
+"""Programs of 4.x do not start without it in their home. Those of 5.x contain a renamed copy of
+logback, find it on the class path, and then do not log to standard output."""
 
 
 def java_command(version: str, home: Path, options: Sequence[str] = ()) -> list[str]:
@@ -66,7 +66,7 @@ def java_command(version: str, home: Path, options: Sequence[str] = ()) -> list[
 
 
 def make_home(directory: Path) -> Path:
-    """What ROCKETMQ_HOME names: a directory with the logging configuration in it."""
+    """The directory for ROCKETMQ_HOME, with the logging configuration."""
     conf = directory / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for program in ("broker", "namesrv", "tools"):

@@ -1,4 +1,4 @@
-"""The rows of test_mqadmin: what is typed for each sub command, and what must come of it."""
+"""The rows of test_mqadmin: command lines of each sub command, and the expected output."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,26 +20,26 @@ BODIES = ("one", "two", "three", "four")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Lines of one sub command, and patterns that their output must hold, in any order.
+    """Command lines of one sub command, and patterns that their output must contain, in any order.
 
-    Both are templates: `$orders` and the like stand for names of the stage. What a line shows may
-    come about a little later than the answer to the line before, so the last one is typed again
-    until all patterns are there.
+    Both are templates: `$orders` and the like stand for names of the stage. Effects of a command
+    may be visible a little later than its response, so the last one is repeated until all
+    patterns match.
     """
 
     lines: tuple[str, ...]
     holds: tuple[str, ...]
     versions: tuple[str, ...] = TOOLS
     interrupt_after_ms: int = 0
-    """For a command that goes on forever."""
+    """For a command that does not end."""
     files: tuple[str, ...] = ()
     """Written by the command; their content counts as output."""
     whole_again: bool = False
-    """All lines are typed again, not only the last."""
+    """Repeat all lines, not only the last."""
     of: str = ""
-    """The sub command, where the first line only prepares for it."""
+    """The sub command, if the first line only prepares for it."""
     then: Callable[[Mapping[str, str]], str] | None = None
-    """Asks the servers, past the tool, what became of it; the answer counts as output."""
+    """Queries the servers directly for the effect; the response counts as output."""
 
     @property
     def command(self) -> str:
@@ -47,7 +47,7 @@ class Row:
 
 
 class Options(TypedDict, total=False):
-    """What else a row may have."""
+    """Optional fields of a row."""
 
     versions: tuple[str, ...]
     interrupt_after_ms: int
@@ -64,11 +64,11 @@ def row(*lines: str, holds: tuple[str, ...], **options: Unpack[Options]) -> Row:
 V4, V5 = TOOLS[:1], TOOLS[1:]
 
 
-# -- what became of it -----------------------------------------------------------------------------
+# -- effects on the servers ------------------------------------------------------------------------
 
 
 def accounts(names: Mapping[str, str]) -> str:
-    """Accounts and white list of the broker that checks access."""
+    """Accounts and white list of the broker with access control."""
     return ask_server(names["acl_broker"], GET_BROKER_CLUSTER_ACL_CONFIG).body.decode()
 
 
@@ -80,7 +80,7 @@ def kv(names: Mapping[str, str]) -> str:
 
 
 def assignment(names: Mapping[str, str]) -> str:
-    """Which queues the reader would get if it asked, and whether to pull or to pop them."""
+    """The reader's queue assignment, and whether to pull or to pop."""
     wanted = {
         "topic": names["orders"], "consumerGroup": names["readers"],
         "clientId": names["reader_id"], "strategyName": "AVG", "messageModel": "CLUSTERING",
@@ -90,13 +90,13 @@ def assignment(names: Mapping[str, str]) -> str:
 
 
 def queue_folders(names: Mapping[str, str]) -> str:
-    """The queues of the topic that shrinks, as they lie on the disk."""
+    """The queue directories of the topic that shrinks."""
     folder = Path(names["acl_store"]) / "consumequeue" / names["shrunk"]
     return "queues=" + ",".join(sorted(each.name for each in folder.iterdir()))
 
 
 def refusal_of(request_code: int) -> Callable[[Mapping[str, str]], str]:
-    """The remark that a tool which only says "error" keeps to itself."""
+    """The remark of the response, which the tool does not print."""
     return lambda names: ask_server(names["broker"], request_code).remark or ""
 
 
@@ -252,7 +252,7 @@ NAMESERVERS = (
         holds=(r"create or update kv config to namespace success", r"code=0 value=v")),
     row("deleteKvConfig -s $orders -k k", then=kv,
         holds=(r"delete kv config from namespace success", r"code=22 value=None")),
-    # Should the broker register in the meantime, it writes again.
+    # If the broker registers in the meantime, the route has write permission again.
     row("wipeWritePerm -b broker-a", "topicRoute -t $orders", "addWritePerm -b broker-a",
         whole_again=True,
         holds=(r"wipe write perm of broker\[broker-a\] in name server\[$namesrv\] OK, [1-9]",
@@ -314,7 +314,7 @@ FIVE = (
         holds=(r"submit batch of group config to $broker success", r"retryMaxTimes +=  7\n")),
     row("haStatus -b $broker", versions=V5,
         holds=(r"#MasterAddr\t$broker", r"#MasterCommitLogMaxOffset\t[1-9]\d*", r"#SlaveNum\t0")),
-    # It means something to a slave; a master agrees, and nothing of its log goes.
+    # Only a slave uses it; a master accepts it, and its log is unchanged.
     row("resetMasterFlushOffset -b $broker -o 0", "haStatus -b $broker", versions=V5,
         holds=(r"reset master flush offset to 0 success", r"#MasterCommitLogMaxOffset\t[1-9]")),
     row("setConsumeMode -b $broker -t $orders -g $readers -m POP", versions=V5, then=assignment,
@@ -345,7 +345,7 @@ def refused(line: str, because: str) -> Row:
 
 
 def refused_silently(line: str, request_code: int) -> Row:
-    """The tool says "error" and keeps the reason to itself."""
+    """The tool prints "error" without the reason."""
     return row(
         line,
         versions=V5,
@@ -387,14 +387,14 @@ REFUSED = (
     refused("listAcl -b $broker", "users and policies of 5.x"),
     refused("copyAcl -f $broker -t $broker", "users and policies of 5.x"),
 )
-"""What makes no sense here says so."""
+"""Commands that do not apply here return an error that says so."""
 
 ASKS_NO_SERVER = {
     "remappingStaticTopic": "moves static topics, of which there are none",
     "exportMetadataInRocksDB": "reads the files of a RocksDB on the same machine",
     "dumpCompactionLog": "reads a file on the same machine",
 }
-"""Sub commands of 5.x that send nothing to the broker they could be run against."""
+"""Sub commands of 5.x that send no request to a broker."""
 
 TABLE = (
     *TOPICS, *BROKERS, *MESSAGES, *CLIENTS, *NAMESERVERS, *EXPORTS, *FIVE, *REFUSED, *ACCESS,

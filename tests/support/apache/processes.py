@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 def wait_until(
-    look: Callable[[], T | None],
+    read_value: Callable[[], T | None],
     what: str,
     *,
     timeout_s: float,
     seen: Callable[[], object] | None = None,
 ) -> T:
-    """Call `look` until it gives something true; after the deadline say what was seen instead."""
+    """Call `read_value` until it is true; after the deadline fail with the last value seen."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = look()
+        found = read_value()
         if found:
             return found
         if time.monotonic() >= deadline:
@@ -65,7 +65,7 @@ def is_listening(port: int) -> bool:
 
 
 def environment_in(home: Path) -> dict[str, str]:
-    """Ours, but nothing of it may name another cluster, and everything personal is in `home`."""
+    """Our environment without addresses of other clusters, with `home` as home directory."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -83,7 +83,7 @@ class Server:
         self.home = home
         self.stdout_path = home / "stdout.log"
         with self.stdout_path.open("ab") as output:
-            # Launch.java ends its JVM when this pipe closes: when we are gone, however we went.
+            # Launch.java ends its JVM when this pipe closes: however this process ends.
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -102,11 +102,11 @@ class Server:
         return int(self.address.rpartition(":")[2])
 
     def output(self) -> str:
-        """What the program wrote to its standard output and error."""
+        """The program's standard output and error."""
         return self.stdout_path.read_text(errors="replace")
 
     def report(self) -> str:
-        """The end of everything the program wrote, its log files included."""
+        """The end of the program's output, log files included."""
         parts = [f"{self.name} (pid {self.pid}, exit code {self.process.poll()})"]
         for path in (self.stdout_path, *sorted((self.home / "logs").rglob("*.log"))):
             lines = path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -123,19 +123,19 @@ class Server:
         wait_until(booted, f"start of {self.name}", timeout_s=START_TIMEOUT_S, seen=self.report)
 
     def pause(self) -> None:
-        """Stop the program in its tracks; its connections stay open and silent."""
+        """Suspend the program (SIGSTOP); its connections stay open and silent."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as in a crash."""
         self.process.kill()
         self.close()
 
     def stop(self) -> None:
-        """End it in good order; a program that does not comply is killed and reported."""
+        """Shut it down; a program that does not end in time is killed and reported."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -155,7 +155,7 @@ class Server:
 
 @contextmanager
 def running(server: Server, *, graceful: bool = True) -> Generator[Server]:
-    """Wait until the server answers; leave nothing of its process behind."""
+    """Wait until the server responds; if it does not, kill its process."""
     try:
         server.wait_for_boot()
         yield server

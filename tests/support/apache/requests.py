@@ -1,4 +1,4 @@
-"""Questions to a server by hand: JSON headers, written and read without any code under test."""
+"""Requests to a server with JSON headers, written and read without any code under test."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 
 V4_9_3, V4_9_7, V5_5_0 = 395, 403, 513
-"""What clients of these releases put into the header; from 4.9.4 on they read strict JSON."""
+"""Versions in the header of clients of these releases; from 4.9.4 on they read strict JSON."""
 
 SUCCESS = 0
 TOPIC_NOT_EXIST = 17
@@ -18,7 +18,7 @@ TOPIC_NOT_EXIST = 17
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered: its response code, remark, header fields and body."""
+    """A response: code, remark, header fields and body."""
 
     code: int
     remark: str | None
@@ -37,7 +37,7 @@ def ask_server(
 ) -> Answer:
     """One request over a connection of its own.
 
-    Servers word some answers by the version of the client.
+    The format of some responses depends on the version of the client.
     """
     header = {
         "code": request_code,
@@ -71,7 +71,7 @@ def receive(connection: socket.socket, size_bytes: int) -> bytes:
 
 
 def is_registered(namesrv: str, broker_address: str) -> bool:
-    """Whether a nameserver lists the broker."""
+    """Whether the broker is registered with a nameserver."""
     try:
         answer = ask_server(namesrv, GET_BROKER_CLUSTER_INFO)
     except OSError:

@@ -1,8 +1,8 @@
-"""Clusters that encrypt and ask who is there: ours, and Apache's of both versions.
+"""Clusters with TLS and access control: ours, and Apache's of both versions.
 
-Brokers and nameservers take TLS beside plain connections, with a certificate of an authority made
-for the test. Accounts are those of RocketMQ's first access control, plain_acl.yml; 5.5 has no other
-use for that file than to make users and policies of it, so there both kinds are tested.
+Brokers and nameservers accept TLS and plain connections, with a certificate of a certificate
+authority created for the test. Accounts are those of RocketMQ's access control 1.0, plain_acl.yml;
+5.5 only converts that file to users and policies, so there both kinds are tested.
 """
 
 from collections.abc import Generator
@@ -51,13 +51,13 @@ accounts:
 """
 _LOCKS_LIVE = "rocketmq.broker.rebalance.lockMaxLiveTime"
 _LOCK_LIFE_MS = 3_000
-"""A consumer that is killed leaves its locks to run out; 60 s are too long to wait for."""
+"""Locks of a killed consumer must expire; the default of 60 s is too long for a test."""
 _SOON: dict[str, Any] = {"messageDelayLevel": " ".join(["1s"] * 18)}
 
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A running cluster, and where the certificates are."""
+    """A running cluster, and the folder of the certificates."""
 
     backend: Backend
     folder: Path
@@ -68,7 +68,7 @@ class Secured:
             namesrv=self.backend.namesrv,
             credentials=credentials,
             tls=tls,
-            # Only so often does a consumer of this test learn of others that have come or gone.
+            # The interval at which consumers of this test detect changes of membership.
             heartbeat_ms=1_000,
         )
 
@@ -89,7 +89,7 @@ def _write_certificates(folder: Path) -> None:
     issued = authority.issue_cert(LOOPBACK)
     (folder / "server.pem").write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-    # Netty reads no other form of a private key.
+    # Netty accepts no other format of a private key.
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "server.key").write_bytes(pem)
     trustme.CA().cert_pem.write_to_path(folder / "stranger.pem")

@@ -1,13 +1,13 @@
 """Runs the real Apache RocketMQ: its nameserver, its broker, its mqadmin and its clients.
 
-Each server is a process of its own on free loopback ports, with a directory of its own for home,
-logs and store. A context manager yields it once it answers and ends it, by its process id:
+Each server is a process on free loopback ports, with its own directory for home, logs and store. A
+context manager yields it once it responds, and ends it by its process id:
 
     with apache_namesrv("4.9.7") as namesrv, apache_broker("5.5.0", namesrv.address) as broker:
         print(run_mqadmin("4.9.7", namesrv.address, "clusterList"))
 
-Waiting is for a condition with a deadline; when that passes, the error carries what the program
-wrote. `python -m tests.support.apache.servers` fetches and compiles all of it before the first use.
+Waits have a condition and a deadline; the error after the deadline contains the output of the
+program. `python -m tests.support.apache.servers` fetches and compiles everything in advance.
 """
 
 import sys
@@ -62,7 +62,7 @@ BROKER_DEFAULTS: dict[str, object] = {
     "brokerName": "broker-a",
     "brokerIP1": LOOPBACK,
     "brokerIP2": LOOPBACK,
-    # Both spellings: the key was corrected in the course of 4.x, and an unknown key is ignored.
+    # Both spellings: the key was corrected during 4.x, and an unknown key is ignored.
     "mapedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 6000,
@@ -72,15 +72,15 @@ BROKER_DEFAULTS: dict[str, object] = {
     "enableControllerMode": "false",
     "mappedFileSizeTimerLog": 1024 * 1024,
     "registerNameServerPeriod": 10_000,
-    # Refusing requests because they waited, or because a write to the disk took long.
+    # Do not reject requests that waited in a queue, or after a slow disk write.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": 60_000,
-    # 5.x keeps a core busy from its start until this time has passed (10 s if nothing is said) ...
+    # 5.x keeps a core busy from its start until this time has passed (default 10 s) ...
     "transactionMetricFlushInterval": 100,
-    # ... and a fifth of one for ever by comparing its whole wheel of timers every second.
+    # ... and a fifth of a core permanently by comparing its whole timer wheel every second.
     "timerFlushIntervalMs": 5_000,
 }
-"""A small broker that is not put off by a full disk or a busy machine."""
+"""A small broker that accepts requests on a full disk or a busy machine."""
 
 
 # -- servers ---------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def apache_broker(
 ) -> Generator[Server]:
     """Apache's broker, registered with the nameservers `a:1;b:2`.
 
-    `store_dir` is its storePathRootDir, kept afterwards; without one the store goes with the
-    broker. Lines of the configuration file are given as `properties` and win over BROKER_DEFAULTS.
+    `store_dir` is its storePathRootDir, which is not removed; without one the store is removed with
+    the broker. `properties` are lines of the configuration file and override BROKER_DEFAULTS.
     `conf_files` are further files of its conf directory, by name.
     `graceful=False` kills the broker at the end, which is quicker and leaves an abort file in the
     store.
@@ -160,7 +160,7 @@ def apache_broker(
         server = Server(f"Apache broker {version}", address, home, command)
         with running(server, graceful=graceful):
             if await_registration:
-                # 5.x announces itself some time after it says that it has started.
+                # 5.x registers some time after it logs that it has started.
                 for namesrv in filter(None, namesrv_addrs.split(";")):
                     wait_until(
                         partial(is_registered, namesrv, address),
@@ -210,7 +210,7 @@ def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
             "mappedFileSizeConsumeQueue": 20 * 2000,
             "maxHashSlotNum": 1000,
             "maxIndexNum": 4000,
-            # A full disk or a busy moment is no reason to fail here.
+            # A full disk or a busy machine must not fail tests.
             "diskMaxUsedSpaceRatio": 95,
             "diskSpaceCleanForciblyRatio": 99,
             "diskSpaceWarningLevelRatio": 100,
@@ -231,7 +231,7 @@ def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
 
 
 class Restartable:
-    """A server that tests end and start again; `begin` must give it the same port and store."""
+    """A server that tests stop and restart; `begin` must use the same port and store."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[Server]]) -> None:
         self._begin = begin
@@ -240,7 +240,7 @@ class Restartable:
 
     @property
     def server(self) -> Server:
-        """The one that runs, or ran last."""
+        """The current or last process."""
         assert self._server is not None
         return self._server
 
@@ -248,12 +248,12 @@ class Restartable:
         self._server = self._life.enter_context(self._begin())
 
     def kill(self) -> None:
-        """SIGKILL: nothing is said to anybody, and nothing written."""
+        """SIGKILL: no unregistration, no flush."""
         self.server.kill()
         self._life.close()
 
     def stop(self) -> None:
-        """End it as `begin` says."""
+        """Stop it by the context manager of `begin`."""
         self._life.close()
 
     def __enter__(self) -> Self:
@@ -273,7 +273,7 @@ class Restartable:
 
 
 def run_mqadmin(version: str, namesrv: str, *arguments: str, timeout_s: float = 240) -> str:
-    """What `mqadmin ARGUMENTS -n NAMESRV` prints, in a JVM of its own; a Shell is quicker."""
+    """The output of `mqadmin ARGUMENTS -n NAMESRV`, in a new JVM; a Shell is faster."""
     main_class = "org.apache.rocketmq.tools.command.MQAdminStartup"
     done = run_java(version, main_class, *arguments, "-n", namesrv, timeout_s=timeout_s)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Stock clients and tools in a JVM that stays; java/JsonProgram.java is the other half."""
+"""Stock clients and tools in a long-running JVM; java/JsonProgram.java is its program."""
 
 import json
 import queue
@@ -19,7 +19,7 @@ TOO_LATE = re.compile("RemotingTimeoutException|RemotingSendRequestException")
 
 
 class Shell:
-    """A JVM that takes requests; see java/JsonProgram.java for their language."""
+    """A JVM that executes requests; see java/JsonProgram.java for their format."""
 
     def __init__(self, version: str, home: Path, command: Sequence[str]) -> None:
         self.version = version
@@ -53,7 +53,7 @@ class Shell:
                     self.answers.put(parsed)
 
     def ask(self, verb: str, *, timeout_s: float = 180, **arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """Send one request and wait for its answer; an error of the Java side is raised here."""
+        """Send one request and wait for its response; raises errors of the Java program."""
         self.request_count += 1
         request = {"id": self.request_count, "verb": verb, **arguments}
         self.requests.write(json.dumps(request) + "\n")
@@ -76,10 +76,10 @@ class Shell:
     def mqadmin(
         self, namesrv: str, *arguments: str, timeout_s: float = 180, interrupt_after_ms: int = 0
     ) -> str:
-        """What `mqadmin ARGUMENTS -n NAMESRV` prints; 0 lets it end by itself.
+        """The output of `mqadmin ARGUMENTS -n NAMESRV`; 0 means no time limit.
 
-        The tool waits three seconds for an answer, which may be too short on a busy machine; then
-        the line is typed again.
+        The tool waits three seconds for a response, which may be too short on a busy machine; then
+        the command is repeated.
         """
         output = ""
         for _ in range(MQADMIN_TRIES):
@@ -99,7 +99,7 @@ class Shell:
     def send(
         self, name: str, topic: str, bodies: Sequence[str], *, tags: str = "", keys: str = ""
     ) -> list[dict[str, Any]]:
-        """Send each body synchronously; the results in the same order."""
+        """Send each body synchronously; returns the results in the same order."""
         sent: list[dict[str, Any]] = self.ask(
             "send", name=name, topic=topic, bodies=list(bodies), tags=tags, keys=keys
         )
@@ -108,7 +108,7 @@ class Shell:
     def start_consumer(
         self, name: str, namesrv: str, *, group: str, topic: str, tags: str = "*"
     ) -> None:
-        """A push consumer from the first message on; what it gets appears in `messages`."""
+        """A push consumer from the first message on; `messages` returns what it received."""
         self.ask("start_consumer", name=name, namesrv=namesrv, group=group, topic=topic, tags=tags)
 
     def consumed(self, name: str) -> list[dict[str, Any]]:
@@ -129,10 +129,10 @@ class Shell:
 def java_shell(
     version: str, program: str = "Shell", *, jvm_options: Sequence[str] = ()
 ) -> Generator[Shell]:
-    """A program of java/ that answers; it ends with the block."""
+    """A program of java/ that accepts requests; it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="apache-shell-") as directory:
         home = make_home(Path(directory))
-        # Of two options of a name the later counts.
+        # The later of two options with the same name applies.
         options = [*CLIENT_OPTIONS, *jvm_options]
         shell = Shell(version, home, [*java_command(version, home, options), program])
         try:
@@ -146,7 +146,7 @@ def java_shell(
 def java_shells(
     program: str = "Shell", *, jvm_options: Sequence[str] = ()
 ) -> Generator[Callable[[str], Shell]]:
-    """The program with the stock classes of a version, started when it is first asked for."""
+    """The program with the stock classes of a version, started on first use."""
     started: dict[str, Shell] = {}
     with ExitStack() as stack:
 

@@ -1,6 +1,6 @@
 """A program for spark-submit: sink and source on a cluster, and the code that each side runs.
 
-Arguments: nameserver, topic, count, a file for what it saw, and day and database of `topic-stats`,
+Arguments: nameserver, topic, count, a file for the results, and day and database of `topic-stats`,
 which follows in the same application: an application takes longer to start than to run.
 """
 
@@ -38,19 +38,19 @@ def read(spark: SparkSession, namesrv: str, topic: str) -> list[tuple[int, str]]
     return sorted((row.n, row.tags) for row in rows)
 
 
-def main(namesrv: str, topic: str, count: int, told: Path, day: str, database: str) -> None:
+def main(namesrv: str, topic: str, count: int, report: Path, day: str, database: str) -> None:
     spark = session("cluster job")
     write(spark, namesrv, topic, count)
     seen: dict[str, object] = {"rows": read(spark, namesrv, topic)}
     tasks = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS)
-    seen["places"] = tasks.mapPartitions(where).collect()
+    seen["executors"] = tasks.mapPartitions(where).collect()
     given = {"nameServer": namesrv, "topics": topic, "days": day, "database": database}
     words = [f"{key}={value}" for key, value in given.items()]
     seen["code"] = pipelines.main(["topic-stats", "keys=false", *words])
-    told.write_text(json.dumps(seen))
+    report.write_text(json.dumps(seen))
     spark.stop()
 
 
 if __name__ == "__main__":
-    namesrv, topic, count, told, day, database = sys.argv[1:]
-    main(namesrv, topic, int(count), Path(told), day, database)
+    namesrv, topic, count, report, day, database = sys.argv[1:]
+    main(namesrv, topic, int(count), Path(report), day, database)

@@ -1,4 +1,4 @@
-"""What makes Spark quick with little data: less compiling, fewer tasks.
+"""Settings that make Spark fast with little data: less compiling, fewer tasks.
 
 Queries of tests run once over a few rows, so time goes into compiling them: Spark's code for each
 query, and the JVM's of all that. Results are the same without. At full size (`sizes.py`) compiling

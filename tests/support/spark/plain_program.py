@@ -30,16 +30,18 @@ def main(namesrv: str, store: str, topic: str) -> None:
         "rocketmq": {"subscribe": topic, "nameServer": namesrv},
         "rocketmq-store": {"subscribe": topic, "path": store},
     }
-    told: dict[str, Any] = {"default": spark.conf.get(PUSH_DOWN)}
+    results: dict[str, Any] = {"default": spark.conf.get(PUSH_DOWN)}
     for name, options in sources.items():
-        told[f"{name}, nothing set"] = read(spark, name, options)
-        told[f"{name}, push-down off"] = read(spark, name, options | {"pushDown": "true"})
+        results[f"{name}, nothing set"] = read(spark, name, options)
+        results[f"{name}, push-down off"] = read(spark, name, options | {"pushDown": "true"})
         spark.conf.set(PUSH_DOWN, "true")
-        told[f"{name}, push-down on"] = read(spark, name, options | {"pushDown": "true"})
+        results[f"{name}, push-down on"] = read(spark, name, options | {"pushDown": "true"})
         spark.conf.set(PUSH_DOWN, "false")
-    told["imported"] = [name for name in sys.modules if name.split(".")[0].startswith("tianzhou")]
+    results["imported"] = [
+        name for name in sys.modules if name.split(".")[0].startswith("tianzhou")
+    ]
     spark.stop()
-    print(json.dumps(told))  # noqa: T201 - what the test reads
+    print(json.dumps(results))  # noqa: T201 - what the test reads
 
 
 if __name__ == "__main__":

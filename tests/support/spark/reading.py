@@ -44,9 +44,9 @@ def rows(url: str, table: Table, **wanted: object) -> list[Any]:
         engine.dispose()
 
 
-def until(is_so: Callable[[], bool], told: Callable[[], str]) -> None:
-    """Wait for a condition; `told` says what was seen instead."""
+def until(is_so: Callable[[], bool], describe: Callable[[], str]) -> None:
+    """Wait for a condition; `describe` returns the text of the failure."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not is_so():
-        assert time.monotonic() < deadline_s, told()
+        assert time.monotonic() < deadline_s, describe()
         time.sleep(0.1)

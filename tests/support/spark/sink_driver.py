@@ -4,8 +4,8 @@ Arguments: nameserver, folder (checkpoints, ledgers, marks), rows in all, rows o
 queries read the topic `numbers`: one writes to the topic `exact` with exactlyOnce, the other to a
 table beside a ledger of its batches. A task of some batches fails once. Ends when all is done.
 
-A test can hold batch N of the topic amid its rows: while there is a file `hold-N`, tasks that have
-come some way leave `held-N` and wait; when one goes on it leaves `passed-N`.
+A test can pause batch N of the topic within its rows: while there is a file `hold-N`, tasks create
+`held-N` after some rows and wait; a task that resumes creates `passed-N`.
 """
 
 import json
@@ -38,13 +38,13 @@ SOURCE, TOPIC = "numbers", "exact"
 QUERY = "numbers"
 RESTARTS_MAX = 5
 HELD_AT = 40
-"""Of so many numbers one may be held; the rows before it are on their way then."""
+"""A task can be paused once per this many numbers; the rows before are in flight then."""
 BATCH_ID = "streaming.sql.batchId"
-"""The local property under which Spark tells tasks the number of their batch."""
+"""The local property with the number of the batch."""
 OF_PYTHON = "Traceback (most recent call last)"
-"""In what Spark says if Python code failed, ours or this driver's: no start mends that. Without it
-Spark itself failed, as it does on a machine so busy that a worker does not start in time; whoever
-watches over a query starts it anew then, and what was promised holds all the same."""
+"""In errors of Spark if Python code failed, ours or this driver's: a restart does not help.
+Without it Spark itself failed, as it does on a machine so busy that a worker does not start in
+time; then the query is restarted, as an operator would do, and exactly once must still hold."""
 
 # No key: a row that is written twice would be seen.
 taken = Table(
@@ -156,7 +156,7 @@ def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
         with engine.connect() as connection:
             in_table = connection.execute(select(func.count()).select_from(taken)).scalar_one()
         if written_count(queries[0]) >= count and in_table >= count:
-            # Stopping lets a batch end, so what would come twice comes.
+            # Stopping lets a batch end, so that duplicates would show.
             for query in queries:
                 query.stop()
             return 0

@@ -97,7 +97,7 @@ class SinkRun:
 
     def await_held(self, batch: int, broker_address: str) -> None:
         """Wait until a task is paused, with some rows sent and none of them decided."""
-        assert batch == 1, "halves of earlier batches could not be told from those of this one"
+        assert batch == 1, "halves of earlier batches would be counted as those of this one"
         held = self.folder / f"held-{batch}"
         self._until(held.exists, lambda: f"no task of batch {batch} is held")
         self._until(lambda: half_count(broker_address) > 0, lambda: "nothing was sent")

@@ -17,7 +17,7 @@ COLUMNS = "queueId INT, queueOffset BIGINT, body BINARY, tags STRING, keys ARRAY
 
 
 def stored_count(namesrv: str, topic: str) -> int:
-    """How many messages the queues of a topic have, as their brokers say."""
+    """The number of messages in the queues of a topic, by the brokers' offsets."""
     with QueueReader("sizes", namesrv=namesrv) as reader:
         return sum(reader.max_offset(queue) for queue in reader.queues(topic))
 
@@ -34,7 +34,7 @@ def fill(spark: SparkSession, namesrv: str, topic: str) -> None:
 
 
 def check(frame: DataFrame, expected_count: int) -> None:
-    """Every place of a queue is there once, and every number, with its tag and key.
+    """Every queue offset was read once, and every number, with its tag and key.
 
     The sink writes at least once: a broker that answers late may store a batch again. So there may
     be more messages than numbers, and as many as the broker stores must be read.
@@ -57,5 +57,5 @@ def check(frame: DataFrame, expected_count: int) -> None:
     queue_ids = columns["queueId"]
     assert set(queue_ids.tolist()) == set(range(QUEUES))
     for queue_id in range(QUEUES):
-        places = np.sort(columns["queueOffset"][queue_ids == queue_id])
-        assert np.array_equal(places, np.arange(len(places)))
+        offsets = np.sort(columns["queueOffset"][queue_ids == queue_id])
+        assert np.array_equal(offsets, np.arange(len(offsets)))

@@ -24,7 +24,7 @@ START_TIMEOUT_S = 240
 SUBMIT_TIMEOUT_S = 400
 STOP_TIMEOUT_S = 30
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""A JVM that lives for seconds has no time to earn back what its best compiler costs."""
+"""The optimizing compiler does not pay off in a JVM that runs for seconds."""
 CONFIGURATION = QUICK | {
     "spark.executor.extraJavaOptions": SHORT_LIVED,
     # Both workers take part from the first task on; without the cores Spark does not know of both.

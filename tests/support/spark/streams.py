@@ -41,7 +41,7 @@ def stream(
 
 
 def run(writer: "DataStreamWriter") -> None:
-    """Run a query to its end; where the machine is too busy for Spark to start it, once more."""
+    """Run a query to its end; once more if the machine was too busy for Spark to start it."""
     for is_last in (False, False, True):
         query = writer.start()
         try:

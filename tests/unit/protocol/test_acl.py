@@ -1,4 +1,4 @@
-"""Signed requests, against what the Java client signed."""
+"""Signed requests, against signatures of the Java client."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_signs_as_the_java_client() -> None:
     assert len(frames) >= 8
     for frame in frames:
         given = dict(frame.fields)
-        # Unsigned and signed requests alike come out with the signature that Java put there.
+        # Unsigned and signed requests both get the signature that Java computed.
         for start in (given, {k: v for k, v in given.items() if k != acl.SIGNATURE}):
             command = Command(code=frame.code, ext_fields=dict(start), body=frame.body)
             acl.sign(command, ACCOUNT)
@@ -44,7 +44,7 @@ def test_signs_a_request_without_fields(fields: dict[str, str] | None) -> None:
     assert command.fields[acl.SIGNATURE] == acl.signature({acl.ACCESS_KEY: "a"}, b"{}", "s")
 
 
-def test_every_part_counts() -> None:
+def test_the_signature_depends_on_fields_body_and_secret() -> None:
     base = acl.signature({"a": "1", "b": "2"}, b"body", "secret")
     assert acl.signature({"b": "2", "a": "1"}, b"body", "secret") == base
     others = [
@@ -55,13 +55,13 @@ def test_every_part_counts() -> None:
     assert base not in others
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_are_not_shown() -> None:
     assert "golden-secret" not in repr(ACCOUNT)
     assert "golden-token" not in repr(ACCOUNT)
 
 
-def test_what_rocketmqs_signature_leaves_open_is_as_the_security_page_says() -> None:
-    """Stock clients sign so; a server that asked for more would refuse them."""
+def test_ambiguous_signatures_are_those_of_the_security_page() -> None:
+    """Stock clients sign this way; a stricter server would reject them."""
     secret, fields = "12345678", {"a": "one", "b": "two"}
     command = Command(code=1, ext_fields=fields, body=b"three", opaque=1)
     sign(command, Credentials("account", secret))
@@ -74,7 +74,7 @@ def test_what_rocketmqs_signature_leaves_open_is_as_the_security_page_says() -> 
     )
 
 
-def test_a_changed_value_or_body_or_an_unknown_account_is_no_match() -> None:
+def test_a_changed_value_or_body_or_an_unknown_account_fails_verification() -> None:
     command = Command(code=1, ext_fields={"a": "one"}, body=b"body")
     sign(command, Credentials("account", "12345678"))
     assert is_signed_with(command, "12345678")

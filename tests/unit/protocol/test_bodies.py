@@ -69,7 +69,7 @@ def test_there_is_a_sample_of_most_bodies() -> None:
     ("name", "text"),
     [pytest.param(name, text, id=f"{name}-{release}") for name, release, text in SAMPLES],
 )
-def test_what_fastjson_wrote_is_read_and_written_again(name: str, text: str) -> None:
+def test_bodies_of_fastjson_round_trip(name: str, text: str) -> None:
     body = decode(body_type(name), text.encode())
     assert encode(body).decode() == text
     standard = encode(body, standard=True)
@@ -169,11 +169,11 @@ def test_integer_keys_are_read_quoted_or_not() -> None:
     offsets = ConsumerOffsetTable(offsets={"t@g": {0: 1, 3: 2}})
     assert decode(ConsumerOffsetTable, b'{"offsetTable":{"t@g":{0:1,3:2}}}') == offsets
     assert decode(ConsumerOffsetTable, b'{"offsetTable":{"t@g":{"0":1,"3":2}}}') == offsets
-    # A string that looks like a key must not be taken for one.
+    # A string that looks like a key must not be treated as one.
     table = decode(KVTable, b'{"table":{"a":"x,1:y","b":"{2:"}}')
     assert table == KVTable(table={"a": "x,1:y", "b": "{2:"})
-    odd = decode(ConsumerOffsetTable, b'{"offsetTable":{"t,1:@g":{0:1}}}')
-    assert odd == ConsumerOffsetTable(offsets={"t,1:@g": {0: 1}})
+    unusual = decode(ConsumerOffsetTable, b'{"offsetTable":{"t,1:@g":{0:1}}}')
+    assert unusual == ConsumerOffsetTable(offsets={"t,1:@g": {0: 1}})
 
 
 def test_objects_as_keys_are_read_as_objects_or_as_text() -> None:
@@ -193,7 +193,7 @@ def test_objects_as_keys_are_read_as_objects_or_as_text() -> None:
     assert encode(stats, standard=True) == standard
 
 
-def test_choices_of_a_consumer_are_names_even_if_sent_as_numbers() -> None:
+def test_enumerations_of_a_consumer_are_names_even_if_sent_as_numbers() -> None:
     text = (
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1,"messageModel":1,'
         b'"consumeFromWhere":4,"subscriptionDataSet":[],"unitMode":false}],"producerDataSet":[]}'
@@ -220,7 +220,7 @@ def test_choices_of_a_consumer_are_names_even_if_sent_as_numbers() -> None:
         (b'{"queueDatas":{"$ref":"$"}}', "contain itself"),
     ],
 )
-def test_bad_bodies_are_refused(data: bytes, problem: str) -> None:
+def test_invalid_bodies_are_rejected(data: bytes, problem: str) -> None:
     with pytest.raises(BodyError, match=problem):
         decode(TopicRouteData, data)
 
@@ -261,7 +261,7 @@ def test_a_topic_in_one_line(line: str, attributes: dict[str, str] | None) -> No
         "4 8 6 A",
     ],
 )
-def test_a_bad_line_is_refused(line: str) -> None:
+def test_an_invalid_topic_line_is_rejected(line: str) -> None:
     with pytest.raises(BodyError):
         parse_topic(line)
 
@@ -367,22 +367,22 @@ NO_SERVERS = section(b"[]")
         (VERSION + ONE_TOPIC + NO_SERVERS + b"\0\0\0\1" + section(b"x"), "a value expected"),
     ],
 )
-def test_damaged_registrations_are_refused(content: bytes, problem: str) -> None:
+def test_damaged_registrations_are_rejected(content: bytes, problem: str) -> None:
     with pytest.raises(BodyError, match=problem):
         registration.decode(zlib.compress(content), compressed=True, broker_version=V5_5_0)
 
 
-def test_what_is_not_deflated_is_refused() -> None:
+def test_a_body_that_is_not_deflated_is_rejected() -> None:
     with pytest.raises(BodyError, match="cannot be inflated"):
         registration.decode(b"{}", compressed=True, broker_version=V4_9_7)
 
 
-def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tianzhou.protocol.bodies.registration.INFLATED_BYTES_MAX", 1 << 20)
     with pytest.raises(BodyError, match="inflates to more than 1048576 bytes"):
         registration.decode(zlib.compress(bytes(2 << 20)), compressed=True, broker_version=V4_9_7)
 
 
-def test_a_cut_registration_is_refused() -> None:
+def test_a_truncated_registration_is_rejected() -> None:
     with pytest.raises(BodyError):
         registration.decode(BINARY_4_9[:40], compressed=True, broker_version=V4_9_7)

@@ -30,7 +30,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
         ("BATCH_ACK_MESSAGE", 200151),
     ],
 )
-def test_request_numbers_are_rocketmqs(name: str, number: int) -> None:
+def test_request_codes_equal_rocketmqs(name: str, number: int) -> None:
     assert RequestCode[name] == number
     assert RequestCode(number).name == name
 
@@ -51,17 +51,17 @@ def test_request_numbers_are_rocketmqs(name: str, number: int) -> None:
         ("POLICY_NOT_EXIST", 3002),
     ],
 )
-def test_response_numbers_are_rocketmqs(name: str, number: int) -> None:
+def test_response_codes_equal_rocketmqs(name: str, number: int) -> None:
     assert ResponseCode[name] == number
 
 
-def test_every_request_code_has_one_meaning_and_stands_in_order() -> None:
+def test_request_codes_are_unique_and_sorted() -> None:
     members = RequestCode.__members__
     assert [member.value for member in RequestCode] == sorted(member for member in RequestCode)
     assert len(members) == len(set(RequestCode)) == 174
 
 
-def test_only_three_response_numbers_have_two_meanings() -> None:
+def test_only_three_response_codes_have_two_meanings() -> None:
     aliases = {
         name: code.name for name, code in ResponseCode.__members__.items() if name != code.name
     }

@@ -77,14 +77,14 @@ def sent(encoding: HeaderEncoding, remark: str | None) -> Command:
         (BINARY_RESPONSE, HeaderEncoding.ROCKETMQ, REMARK),
     ],
 )
-def test_bytes_of_rocketmq_are_read_and_written_alike(
+def test_commands_of_rocketmq_round_trip(
     frame: bytes, encoding: HeaderEncoding, remark: str | None
 ) -> None:
     assert command.decode(frame) == sent(encoding, remark)
     assert command.encode(sent(encoding, remark)) == frame
 
 
-def test_other_escapes_mean_the_same() -> None:
+def test_other_escapes_are_read_alike() -> None:
     assert command.decode(JSON_REQUEST_49) == command.decode(JSON_REQUEST)
 
 
@@ -117,7 +117,7 @@ def test_numbers_and_booleans_in_ext_fields_are_read_as_text() -> None:
         '{"code":34,"flag":1,"opaque":5,"extFields":null,"remark":null,"language":null}',
     ],
 )
-def test_unusual_but_clear_json_is_read(header: str) -> None:
+def test_unusual_but_unambiguous_json_is_read(header: str) -> None:
     got = command.decode(json_frame(header))
     assert (got.code, got.flag, got.opaque, got.version) == (34, 1, 5, 0)
     assert (got.language, got.remark, got.ext_fields) == (Language.OTHER, None, None)
@@ -134,12 +134,12 @@ def test_unusual_but_clear_json_is_read(header: str) -> None:
         "[" * 5000, '{"code":01}', "9" * 5000, '{"code":1,"extFields":{"a":' + "9" * 5000 + "}}",
     ],
 )  # fmt: skip
-def test_json_that_is_no_header_is_refused(header: str) -> None:
+def test_json_that_is_no_header_is_rejected(header: str) -> None:
     with pytest.raises(HeaderError):
         command.decode(json_frame(header))
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_rejected() -> None:
     with pytest.raises(HeaderError):
         command.decode(frame_of(0, b'{"code":1,"remark":"\xff"}'))
     with pytest.raises(HeaderError, match="not UTF-8"):
@@ -147,12 +147,12 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", range(8))
-def test_less_than_a_frame_is_refused(length: int) -> None:
+def test_less_than_a_frame_is_rejected(length: int) -> None:
     with pytest.raises(HeaderError, match="at least 8 bytes"):
         command.decode(JSON_REQUEST[:length])
 
 
-def test_lengths_that_contradict_the_frame_are_refused() -> None:
+def test_lengths_that_contradict_the_frame_are_rejected() -> None:
     with pytest.raises(HeaderError, match="the frame says 230 bytes, 229 are there"):
         command.decode(JSON_REQUEST[:-1])
     with pytest.raises(HeaderError, match="header of 16777215 bytes in a frame of 4"):
@@ -162,7 +162,7 @@ def test_lengths_that_contradict_the_frame_are_refused() -> None:
 
 
 @pytest.mark.parametrize("at", [*range(8, 29), *range(29, 60)])
-def test_a_binary_header_cut_anywhere_is_refused(at: int) -> None:
+def test_a_truncated_binary_header_is_rejected(at: int) -> None:
     with pytest.raises(HeaderError):
         command.decode(frame_of(1, BINARY_REQUEST[8:at]))
 
@@ -180,7 +180,9 @@ def test_a_binary_header_cut_anywhere_is_refused(at: int) -> None:
         (32, b"\x00\x00\x01\x00", "the value of 'a', 256 bytes"),
     ],
 )
-def test_a_lying_length_in_a_binary_header_is_named(at: int, length: bytes, complaint: str) -> None:
+def test_the_error_of_a_wrong_length_in_a_binary_header_names_it(
+    at: int, length: bytes, complaint: str
+) -> None:
     changed = bytearray(BINARY_REQUEST)
     changed[at : at + len(length)] = length
     with pytest.raises(HeaderError, match=complaint):
@@ -188,7 +190,7 @@ def test_a_lying_length_in_a_binary_header_is_named(at: int, length: bytes, comp
 
 
 @pytest.mark.parametrize("encoding", HeaderEncoding)
-def test_what_no_header_can_carry_is_refused(encoding: HeaderEncoding) -> None:
+def test_values_that_no_header_can_encode_are_rejected(encoding: HeaderEncoding) -> None:
     for wrong in (
         Command(code=1, opaque=2**31, encoding=encoding),
         Command(code=2**31, encoding=encoding),
@@ -200,7 +202,7 @@ def test_what_no_header_can_carry_is_refused(encoding: HeaderEncoding) -> None:
             command.encode(wrong)
 
 
-def test_what_the_binary_header_alone_cannot_carry_is_refused() -> None:
+def test_values_that_only_the_binary_header_cannot_encode_are_rejected() -> None:
     for wrong in (
         Command(code=1, version=2**15, encoding=HeaderEncoding.ROCKETMQ),
         Command(code=1, language=256, encoding=HeaderEncoding.ROCKETMQ),
@@ -210,12 +212,12 @@ def test_what_the_binary_header_alone_cannot_carry_is_refused() -> None:
             command.encode(wrong)
 
 
-def test_a_true_is_written_as_a_number() -> None:
+def test_a_bool_as_a_number_is_written_as_a_number() -> None:
     assert b'"code":1,' in command.encode(Command(code=True))
 
 
 @pytest.mark.parametrize("encoding", HeaderEncoding)
-def test_a_response_answers_its_request_in_its_encoding(encoding: HeaderEncoding) -> None:
+def test_a_response_has_the_encoding_of_its_request(encoding: HeaderEncoding) -> None:
     request = Command(code=105, opaque=99, flag=command.FLAG_ONEWAY, encoding=encoding)
     assert request.is_oneway
     got = command.decode(

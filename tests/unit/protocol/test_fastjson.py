@@ -20,7 +20,7 @@ from tianzhou.protocol.fastjson import DEPTH_LIMIT, EXPANSION_LIMIT, ObjectKey, 
         (' [1, -2.5, true, false, null, ""] ', [1, -2.5, True, False, None, ""]),
         ('{"a":{"b":[]}}', {"a": {"b": []}}),
         ('"\\u4E2D\\ud83d\\ude00\\/"', "中😀/"),
-        # What fastjson writes although JSON has it not.
+        # Output of fastjson that is not valid JSON.
         ('{0:"a",-1:"b",10:"c"}', {0: "a", -1: "b", 10: "c"}),
         ("{1L:2}", {1: 2}),
         ('{{"topic":"t","queueId":1}:5}', {ObjectKey(topic="t", queueId=1): 5}),
@@ -132,21 +132,21 @@ def test_nesting_up_to_the_limit_is_read(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", NESTINGS)
 @pytest.mark.parametrize("levels", [DEPTH_LIMIT, 1000, 200_000])
-def test_nesting_beyond_the_limit_is_refused(kind: str, levels: int) -> None:
+def test_nesting_beyond_the_limit_is_rejected(kind: str, levels: int) -> None:
     opening, closing = NESTINGS[kind]
     inside = "{}" if kind == "object key" else "[]"
     with pytest.raises(BodyError, match="nested more than 128 levels deep"):
         loads(opening * levels + inside + closing * levels)
 
 
-def test_openings_without_end_are_refused() -> None:
+def test_unclosed_brackets_are_rejected() -> None:
     with pytest.raises(BodyError, match="nested more than 128 levels deep"):
         loads("[" * 1_000_000)
 
 
 # -- references -----------------------------------------------------------------------------------
 
-# Texts of fastjson 1 for maps in which one list stands under a key and once more under "again".
+# Texts of fastjson 1 for maps with one list under a key and again under "again".
 REFERENCES = [
     ('{"tab":{"a":[{"q":1}]},"again":[{"$ref":"$.tab.a[0]"}]}', "a"),
     ('{"tab":{"a-b":[{"q":1}]},"again":[{"$ref":"$.tab.a\\\\-b[0]"}]}', "a-b"),
@@ -162,7 +162,7 @@ REFERENCES = [
 
 
 @pytest.mark.parametrize(("text", "key"), REFERENCES)
-def test_references_lead_to_what_they_name(text: str, key: object) -> None:
+def test_references_are_resolved(text: str, key: object) -> None:
     assert loads(text) == {"tab": {key: [{"q": 1}]}, "again": [{"q": 1}]}
 
 
@@ -182,7 +182,7 @@ def test_references_lead_to_what_they_name(text: str, key: object) -> None:
         ('{"a":"$ref"}', {"a": "$ref"}),
     ],
 )
-def test_odd_references(text: str, value: object) -> None:
+def test_unusual_references(text: str, value: object) -> None:
     assert loads(text) == value
 
 
@@ -199,7 +199,7 @@ def test_odd_references(text: str, value: object) -> None:
         ('{"a":{"$ref":"$.b[x]"}}', "cannot be read"),
     ],
 )
-def test_references_that_are_refused(text: str, problem: str) -> None:
+def test_invalid_references_are_rejected(text: str, problem: str) -> None:
     with pytest.raises(BodyError, match=problem):
         loads(text)
 
@@ -217,7 +217,7 @@ def test_references_cannot_deepen_a_body() -> None:
         loads(json.dumps(levels))
 
 
-def test_a_long_chain_of_references_is_refused() -> None:
+def test_a_long_chain_of_references_is_rejected() -> None:
     members = {f"k{n}": {"$ref": f"$.k{n + 1}"} for n in range(5000)}
     with pytest.raises(BodyError, match="leads nowhere"):
         loads(json.dumps(members))
@@ -249,7 +249,7 @@ def test_strings_are_escaped_as_fastjson_does(value: str, native: str, standard:
     assert loads(dumps(value, standard=False)) == loads(dumps(value, standard=True)) == value
 
 
-def test_half_a_character_becomes_a_question_mark_as_in_java() -> None:
+def test_an_unpaired_surrogate_becomes_a_question_mark_as_in_java() -> None:
     assert dumps("a\ud83d", standard=False) == b'"a?"'
 
 
@@ -313,7 +313,7 @@ class _Queue(msgspec.Struct, frozen=True, rename="camel"):
     broker_name: str | None = None
 
 
-def test_structs_are_written_by_wire_name_without_what_is_absent() -> None:
+def test_structs_are_written_by_wire_name_without_absent_fields() -> None:
     queue = _Queue("t", 1)
     assert dumps(queue, standard=False) == b'{"queueId":1,"topic":"t"}'
     assert dumps({queue: [queue]}, standard=False) == (
@@ -325,7 +325,7 @@ def test_structs_are_written_by_wire_name_without_what_is_absent() -> None:
 
 
 @pytest.mark.parametrize("standard", [False, True])
-def test_what_json_cannot_hold_is_refused(standard: bool) -> None:
+def test_values_that_json_cannot_represent_are_rejected(standard: bool) -> None:
     with pytest.raises(BodyError, match="bytes cannot be written"):
         dumps({"a": b"b"}, standard=standard)
     endless: list[Any] = []

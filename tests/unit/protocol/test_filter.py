@@ -40,7 +40,7 @@ def test_separators_alone_select_nothing() -> None:
     assert not tags.matches(0)
 
 
-def test_the_type_of_an_expression_is_tag_unless_told_otherwise() -> None:
+def test_the_default_type_of_an_expression_is_tag() -> None:
     assert [is_tag_type(name) for name in (None, "", "TAG", "SQL92", "tag")] == [
         True, True, True, False, False,
     ]  # fmt: skip
@@ -56,7 +56,7 @@ PROPERTIES = {
     "nan": "NaN",
 }  # fmt: skip
 
-# What the filter of RocketMQ 5.5.0 says to each expression over these properties.
+# Results of RocketMQ 5.5.0 for each expression over these properties.
 DECIDED_BY_ROCKETMQ: list[tuple[str, object]] = [
     ("a = 5", True),
     ("a = '5'", True),
@@ -236,7 +236,7 @@ DECIDED_BY_ROCKETMQ: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("expression", "expected"), DECIDED_BY_ROCKETMQ)
-def test_sql_decides_as_rocketmq(expression: str, expected: object) -> None:
+def test_sql_selects_as_rocketmq(expression: str, expected: object) -> None:
     try:
         sql = compile_sql(expression)
     except FilterError:
@@ -272,21 +272,23 @@ def test_sql_decides_as_rocketmq(expression: str, expected: object) -> None:
         ("NOT 5", "character 1: 5 is a value where a condition is expected"),
     ],
 )
-def test_a_bad_expression_is_explained_with_its_place(expression: str, complaint: str) -> None:
+def test_the_error_of_an_invalid_expression_has_its_position(
+    expression: str, complaint: str
+) -> None:
     with pytest.raises(FilterError) as caught:
         compile_sql(expression)
     assert complaint in str(caught.value)
     assert str(caught.value).endswith(f"the filter is: {expression}")
 
 
-def test_the_rest_after_a_complete_expression_is_ignored_but_told() -> None:
+def test_text_after_a_complete_expression_is_ignored_and_reported() -> None:
     sql = compile_sql("a = 5 b = 6")
     assert sql.ignored == "b = 6"
     assert sql.matches(PROPERTIES.get)
     assert compile_sql("a = 5 ").ignored == ""
 
 
-def test_long_and_deep_expressions_are_refused_not_fatal() -> None:
+def test_long_and_deep_expressions_are_rejected() -> None:
     with pytest.raises(FilterError, match="at most 65536"):
         compile_sql("a" * (SQL_CHARACTERS_MAX + 1))
     with pytest.raises(FilterError, match="nest deeper"):
@@ -299,7 +301,7 @@ def test_long_and_deep_expressions_are_refused_not_fatal() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1_0", " 5", "5.0", "2147483648", "-", "0x5", "1" * 2000])
-def test_integers_that_java_refuses(text: str) -> None:
+def test_integers_that_java_rejects(text: str) -> None:
     with pytest.raises(ValueError, match=r"no integer|does not fit"):
         parse_int(text)
 
@@ -317,7 +319,7 @@ def test_doubles_as_java_reads_them(text: str, number: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "inf", "nan", "1_0", "0x5", "five", "5L", "."])
-def test_doubles_that_java_refuses(text: str) -> None:
+def test_doubles_that_java_rejects(text: str) -> None:
     with pytest.raises(ValueError, match="no number"):
         parse_double(text)
 
@@ -330,7 +332,7 @@ def test_doubles_are_ordered_as_java_orders_them() -> None:
             assert compare_doubles(left, right) == (i > j) - (i < j)
 
 
-def test_one_property_is_found_in_the_raw_text() -> None:
+def test_one_property_is_read_from_the_raw_text() -> None:
     raw = "TAGS\x01x\x02a\x015\x02empty\x01\x02a\x016\x02\x02odd\x02ö\x01ü".encode()
     assert find_property(raw, "TAGS") == "x"
     assert find_property(raw, "a") == "6"

@@ -136,7 +136,7 @@ def test_fields_that_5_x_adds_are_read() -> None:
     )
 
 
-def test_fields_we_do_not_know_are_ignored() -> None:
+def test_unknown_fields_are_ignored() -> None:
     extended = REGISTRATION | {"AccessKey": "key", "": "", "broker_name": "another"}
     assert decode(RegisterBrokerRequest, extended) == decode(RegisterBrokerRequest, REGISTRATION)
 
@@ -174,7 +174,7 @@ def test_integers_as_java_reads_them(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["brokerName", "brokerAddr", "clusterName", "brokerId"])
-def test_a_missing_field_is_named(name: str) -> None:
+def test_the_error_of_a_missing_field_names_it(name: str) -> None:
     fields = {key: value for key, value in REGISTRATION.items() if key != name}
     with pytest.raises(FieldError, match=f"RegisterBrokerRequest: field '{name}' is missing"):
         decode(RegisterBrokerRequest, fields)
@@ -208,14 +208,16 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("compressed", "", "'', true or false is expected"),
     ],
 )
-def test_a_bad_value_is_named_with_what_is_expected(name: str, value: str, expected: str) -> None:
+def test_the_error_of_an_invalid_value_names_the_expected_type(
+    name: str, value: str, expected: str
+) -> None:
     with pytest.raises(FieldError) as refused:
         decode(RegisterBrokerRequest, REGISTRATION | {name: value})
     assert str(refused.value).startswith(f"RegisterBrokerRequest: field '{name}' is ")
     assert str(refused.value).endswith(expected)
 
 
-def test_a_long_value_is_not_repeated_in_full() -> None:
+def test_a_long_value_is_shortened_in_the_error() -> None:
     with pytest.raises(FieldError) as refused:
         decode(RegisterBrokerRequest, REGISTRATION | {"brokerId": "9" * 100_000})
     assert len(str(refused.value)) < 200
@@ -224,7 +226,7 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def test_what_was_read_is_written_again() -> None:
+def test_headers_round_trip() -> None:
     assert encode(decode(SendMessageRequestV2, SEND_V2)) == SEND_V2
     assert encode(decode(RegisterBrokerRequest, REGISTRATION)) == REGISTRATION
 
@@ -238,12 +240,12 @@ def test_absent_fields_are_left_out() -> None:
     }
 
 
-def test_what_java_always_writes_is_written() -> None:
+def test_fields_that_java_always_writes_are_written() -> None:
     written = encode(CreateAccessConfigRequest(access_key="key"))
     assert written == {"accessKey": "key", "admin": "false"}
 
 
-def test_names_that_follow_no_rule() -> None:
+def test_irregular_wire_names() -> None:
     heartbeat = BrokerHeartbeatRequest(
         cluster_name="c", broker_addr="a", broker_name="b", heartbeat_timeout_millis=5
     )
@@ -277,7 +279,7 @@ def test_every_header_belongs_to_a_code() -> None:
     assert set(header_types()) - tabled == set()
 
 
-def test_requests_and_responses_are_not_mixed_up() -> None:
+def test_request_and_response_headers_are_distinct() -> None:
     for code, header_type in REQUEST_HEADERS.items():
         assert "Request" in header_type.__name__, code
     for code, header_type in RESPONSE_HEADERS.items():
@@ -296,7 +298,7 @@ def test_requests_and_responses_are_not_mixed_up() -> None:
         RequestCode.AUTH_CREATE_USER,
     ],
 )
-def test_requests_of_every_kind_have_a_header(code: RequestCode) -> None:
+def test_requests_with_fields_have_a_header(code: RequestCode) -> None:
     assert msgspec.structs.fields(REQUEST_HEADERS[code])
 
 

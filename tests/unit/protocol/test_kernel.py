@@ -1,4 +1,4 @@
-"""Which codec serves, and why; each case in a fresh interpreter, since the choice is made once."""
+"""Which codec is used, and why; each case in a new interpreter, since the choice is made once."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ REPORT = "from tianzhou.protocol import kernel; print(kernel.native is None, ker
 
 
 def report(directory: Path, **environment: str) -> str:
-    """What the chooser says where `directory` comes first in the search for modules."""
+    """The choice and its reason if `directory` is first on the module path."""
     clean = {name: value for name, value in os.environ.items() if name != "TIANZHOU_PURE"}
     done = subprocess.run(
         [sys.executable, "-c", REPORT],
@@ -37,7 +37,7 @@ def test_the_variable_switches_the_kernel_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0"])
-def test_an_empty_variable_or_0_does_not(tmp_path: Path, value: str) -> None:
+def test_an_empty_variable_or_0_leaves_the_kernel_on(tmp_path: Path, value: str) -> None:
     assert report(pretend(tmp_path, f"CONTRACT = {CONTRACT}"), TIANZHOU_PURE=value) == "False None"
 
 
@@ -46,6 +46,6 @@ def test_a_kernel_of_another_contract_is_not_used(tmp_path: Path) -> None:
     assert said == f"True the kernel has contract 0, {CONTRACT} is needed: build it again"
 
 
-def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+def test_the_reason_of_a_kernel_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     said = report(pretend(tmp_path, "raise ImportError('wrong architecture')"))
     assert said == "True wrong architecture"

@@ -21,7 +21,7 @@ def test_text_is_written_as_rocketmq_does_in_the_order_of_the_map() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # Answers of string2messageProperties, the same in 4.9.7 and 5.5.0.
+        # Results of string2messageProperties, the same in 4.9.7 and 5.5.0.
         ("", {}),
         ("a", {}),
         ("a\x01", {}),
@@ -42,7 +42,7 @@ def test_text_is_read_with_rocketmqs_tolerance(text: str, expected: dict[str, st
 
 
 @pytest.mark.parametrize("wrong", [{"a\x01": "b"}, {"a\x02": "b"}, {"ok": "1", "a": "b\x02c\x01d"}])
-def test_a_property_that_would_come_back_as_another_is_refused(wrong: dict[str, str]) -> None:
+def test_a_property_that_does_not_round_trip_is_rejected(wrong: dict[str, str]) -> None:
     with pytest.raises(FieldError, match="separate properties"):
         properties.encode(wrong)
 
@@ -59,7 +59,7 @@ def test_a_property_that_would_come_back_as_another_is_refused(wrong: dict[str, 
         ("a\ud800b", 1807491),
     ],
 )
-def test_hash_is_javas(text: str, hash_code: int) -> None:
+def test_hash_equals_javas(text: str, hash_code: int) -> None:
     assert properties.java_hash(text) == hash_code
 
 

@@ -37,7 +37,7 @@ from tianzhou.protocol.version import (
         (612, "HIGHER_VERSION"),
     ],
 )
-def test_ordinals_are_rocketmqs(ordinal: int, name: str) -> None:
+def test_ordinals_equal_rocketmqs(ordinal: int, name: str) -> None:
     assert version_name(ordinal) == name
     assert version_ordinal(name) == ordinal
 
@@ -52,10 +52,10 @@ def test_ordinals_outside_the_table_are_legal(ordinal: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "4.9.7", "V4_9_10", "v4_9_7"])
-def test_other_names_are_refused(name: str) -> None:
+def test_other_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="is no RocketMQ version"):
         version_ordinal(name)
 
 
-def test_we_call_ourselves_a_release_of_4_9_that_reads_strict_json() -> None:
+def test_our_version_is_a_4_9_that_reads_strict_json() -> None:
     assert version_ordinal("V4_9_4") <= CURRENT_VERSION < version_ordinal("V5_0_0_SNAPSHOT")

@@ -69,7 +69,7 @@ def test_option_names_are_case_insensitive() -> None:
         ),
     ],
 )
-def test_wrong_options_are_refused_in_words(given: dict[str, str], text: str) -> None:
+def test_invalid_options_are_rejected_with_a_reason(given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_options(SourceOptions, given)
     assert text in str(caught.value)

@@ -44,7 +44,7 @@ NAME = "private java.lang.String a.b.PythonDataSourceV2.shortName"
         ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.setReadInfo({READ})"], False),
         ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.keep(int,{READ})"], False),
         ([f"private scala.Option<{READ}> a.b.PythonDataSourceV2.cached"], [CREATE], False),
-        # The planned read is created for a scan and kept nowhere else.
+        # The planned read is created for a scan and stored nowhere else.
         ([NAME], ["public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
         ([NAME], [CREATE, "public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
     ],
@@ -91,7 +91,7 @@ def test_conditions_on_positions_are_pushed_completely() -> None:
             EqualTo(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
             SECOND_MS + 1, SECOND_MS + 2,
         ),
-        # Brokers keep milliseconds, so nothing was stored at half of one.
+        # Brokers store milliseconds, so no message has half of one.
         (EqualTo(("storeTimestamp",), MOMENT), SECOND_MS + 2, SECOND_MS + 2),
         (
             LessThanOrEqual(("storeTimestamp",), MOMENT.replace(microsecond=1000)),

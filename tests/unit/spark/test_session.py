@@ -56,11 +56,11 @@ def test_the_launcher_removes_the_module_that_the_wheel_lacks(tmp_path: Path) ->
     echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     echo.chmod(0o700)
     home = launcher_home(echo, tmp_path / "home")
-    told = subprocess.run(
+    done = subprocess.run(
         [home / "bin" / "java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert told.stdout.split("\n") == ["-cp", "a b", "", "Main", ""]
+    assert done.stdout.split("\n") == ["-cp", "a b", "", "Main", ""]
 
 
 def test_the_launcher_starts_the_java_of_the_wheel(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_workers_use_the_installed_pyspark_instead_of_the_zip(tmp_path: Path) ->
     zips = [str(each) for each in lib.glob("*.zip")]
     assert len(zips) == 2
     asked = "import os, pyspark, sys; print(pyspark.__file__, os.environ['PYTHONPATH'], sys.argv)"
-    told = subprocess.run(
+    done = subprocess.run(
         [worker_python({}), "-c", asked, "a b", "*"],
         capture_output=True, text=True, check=True,
         env={"PYTHONPATH": os.pathsep.join([*zips, "/one", str(tmp_path)])},
     )  # fmt: skip
-    assert told.stdout == f"{pyspark.__file__} /one:{tmp_path} ['-c', 'a b', '*']\n"
+    assert done.stdout == f"{pyspark.__file__} /one:{tmp_path} ['-c', 'a b', '*']\n"
     assert worker_python({"SPARK_HOME": "/opt/spark"}) == Path(sys.executable)
 
 
@@ -104,7 +104,7 @@ def test_unix_sockets_are_in_a_private_folder(
         folder = Path(found["spark.python.unix.domain.socket.dir"])
         assert folder.parent == Path(short)
         assert folder.stat().st_mode & 0o777 == 0o700
-    # A path that the system would not take leaves Spark with TCP, and nothing behind.
+    # With a path that is too long for the system Spark uses TCP, and no folder is left.
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))

@@ -1,4 +1,4 @@
-"""Units beside the queues: written, read, cut, rebuilt, and done without."""
+"""Units of consumequeue_ext: written, read, truncated, rebuilt, and disabled."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -64,21 +64,23 @@ def unit_files(disk: SimulatedDisk) -> list[Path]:
     return [path for path in disk.files() if "consumequeue_ext" in path.parts]
 
 
-def test_units_lie_as_rocketmq_lays_them() -> None:
+def test_units_have_rocketmqs_layout() -> None:
     disk = SimulatedDisk()
     ext = QueueExt(disk, ROOT, "t", 3, 110)
-    places = [ext.put(1000 + n, 5000 + n) for n in range(7)]
-    assert places[:6] == [-(2**63) + at for at in (0, 20, 40, 60, 80, 110)]
-    assert all(is_address(place) for place in places)
+    unit_addresses = [ext.put(1000 + n, 5000 + n) for n in range(7)]
+    assert unit_addresses[:6] == [-(2**63) + at for at in (0, 20, 40, 60, 80, 110)]
+    assert all(is_address(unit_address) for unit_address in unit_addresses)
     assert not is_address(-(2**31))
     content = disk.file_bytes(ROOT / "t" / "3" / f"{0:020d}")
     assert content[:20] == UNIT.pack(20, 1000, 5000, 0)
     assert content[100:102] == b"\xff\xff"
-    assert [ext.tags_code(place) for place in places] == [1000 + n for n in range(7)]
-    assert ext.tags_code(places[-1] + 20) is None
+    assert [ext.tags_code(unit_address) for unit_address in unit_addresses] == [
+        1000 + n for n in range(7)
+    ]
+    assert ext.tags_code(unit_addresses[-1] + 20) is None
 
 
-def test_entries_lead_over_units_to_tags_codes() -> None:
+def test_entries_refer_to_units_with_tags_codes() -> None:
     disk = SimulatedDisk()
     with open_store(ext_config(), disk) as store:
         fill(store, 23)
@@ -92,7 +94,7 @@ def test_entries_lead_over_units_to_tags_codes() -> None:
 
 
 @pytest.mark.parametrize("flushed", [0, 7, 20])
-def test_units_are_made_again_with_their_queue(flushed: int) -> None:
+def test_units_are_rebuilt_with_their_queue(flushed: int) -> None:
     disk = SimulatedDisk()
     store = open_store(ext_config(), disk)
     fill(store, flushed)
@@ -110,7 +112,7 @@ def test_units_are_made_again_with_their_queue(flushed: int) -> None:
         assert addresses(store)[0] == -(2**63)
 
 
-def test_a_store_with_units_goes_on_without_them_and_back() -> None:
+def test_units_can_be_disabled_and_enabled_again() -> None:
     disk = SimulatedDisk()
     with open_store(ext_config(), disk) as store:
         fill(store, 8)
@@ -135,7 +137,7 @@ def test_an_entry_without_its_unit_matches_every_filter() -> None:
         assert len(answer.records) == 6
 
 
-def test_units_go_with_their_topic() -> None:
+def test_units_are_deleted_with_their_topic() -> None:
     disk = SimulatedDisk()
     with open_store(ext_config(), disk) as store:
         fill(store, 6)

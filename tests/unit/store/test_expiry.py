@@ -1,4 +1,4 @@
-"""What expires: when files go, which ones, and what is left of them."""
+"""Retention: when files are deleted, which ones, and what remains readable."""
 
 import time
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_queues_and_their_files_expire_with_the_log(disk: SimulatedDisk) -> None
         assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (low, 60)
 
 
-def test_retention_and_the_idea_of_memory_follow_changed_settings(disk: SimulatedDisk) -> None:
+def test_retention_and_memory_limit_follow_changed_settings(disk: SimulatedDisk) -> None:
     config = replace(small_config(log_file_bytes=4096), file_reserved_time=1_000_000)
     clock = Ticker()
     with open_store(config, disk, clock) as store:
@@ -78,13 +78,13 @@ def test_retention_and_the_idea_of_memory_follow_changed_settings(disk: Simulate
 
 
 class SharedDisk(SimulatedDisk):
-    """One that others nearly fill; of the rest each log file takes two hundredths."""
+    """A disk that other data nearly fills; each log file uses two percent."""
 
     def used_ratio(self, path: Path) -> float:
         return 0.785 + 0.02 * len(self.names(path))
 
 
-def test_young_files_go_until_the_disk_is_no_longer_too_full(
+def test_recent_files_are_deleted_until_the_disk_is_below_the_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = replace(small_config(log_file_bytes=4096), file_reserved_time=1_000_000)
@@ -94,14 +94,14 @@ def test_young_files_go_until_the_disk_is_no_longer_too_full(
         file_count = len(store.log.segments.files)
         assert file_count > 5
         assert store.expire() == file_count - 3, "three take six hundredths"
-        # It was over the warning ratio, too; nobody has to wait for the next look.
+        # It was over the warning ratio, too; writes do not wait for the next check.
         assert store.refusal is None
         store.append(draft("t", 0, b"x"))
         assert store.expire() == 0
     assert caplog.text.count("whatever its age") == file_count - 3
 
 
-def test_the_newest_file_stays_on_a_disk_that_others_fill(disk: SimulatedDisk) -> None:
+def test_the_newest_file_is_retained_when_other_data_fills_the_disk(disk: SimulatedDisk) -> None:
     config = replace(small_config(log_file_bytes=4096), file_reserved_time=1_000_000)
     with open_store(config, disk) as store:
         for _ in range(60):
@@ -120,7 +120,7 @@ ALWAYS = ";".join(map(str, range(24)))
 
 
 class Time:
-    """The time of day and the steady time, and a disk that stamps files."""
+    """Wall-clock and monotonic time, and a disk that sets file times."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -149,7 +149,7 @@ def filled(store: MessageStore) -> MessageStore:
     return store
 
 
-def test_a_jump_of_the_clock_deletes_nothing_and_time_that_passes_does(
+def test_a_clock_jump_deletes_nothing_and_elapsed_time_does(
     disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     time_ = Time(disk)
@@ -164,7 +164,7 @@ def test_a_jump_of_the_clock_deletes_nothing_and_time_that_passes_does(
         assert store.expire() > 0
 
 
-def test_after_a_jump_files_go_on_a_full_disk_and_when_somebody_says_so(
+def test_after_a_clock_jump_files_are_deleted_on_a_full_disk_and_on_request(
     disk: SimulatedDisk,
 ) -> None:
     time_ = Time(disk)
@@ -180,7 +180,9 @@ def test_after_a_jump_files_go_on_a_full_disk_and_when_somebody_says_so(
         assert store.expire(now=True) > 0
 
 
-def test_a_jump_while_the_store_was_closed_deletes_nothing_for_a_day(disk: SimulatedDisk) -> None:
+def test_a_clock_jump_while_the_store_was_closed_deletes_nothing_for_a_day(
+    disk: SimulatedDisk,
+) -> None:
     time_ = Time(disk)
     filled(time_.open()).close()
     time_.jump(100)

@@ -1,4 +1,4 @@
-"""The door of the store: what goes in comes out, and what cannot go in is refused in words."""
+"""The store's interface: messages are read as appended, and errors name their reason."""
 
 import errno
 import random
@@ -53,7 +53,7 @@ def disk() -> SimulatedDisk:
 # -- writing and reading -------------------------------------------------------------------------
 
 
-def test_a_message_comes_back_as_it_was_given(disk: SimulatedDisk) -> None:
+def test_a_message_is_read_as_it_was_appended(disk: SimulatedDisk) -> None:
     with open_store(small_config(), disk) as store:
         one = Draft(
             "orders", 3, b"body", "KEYS\x01a b\x02TAGS\x01red\x02", 17, ("2001:db8::1", 7), HERE,
@@ -71,7 +71,7 @@ def test_a_message_comes_back_as_it_was_given(disk: SimulatedDisk) -> None:
     assert message.properties == {"KEYS": "a b", "TAGS": "red"}
 
 
-def test_a_batch_lies_in_one_file_with_queue_offsets_in_a_row(disk: SimulatedDisk) -> None:
+def test_a_batch_is_in_one_file_with_consecutive_queue_offsets(disk: SimulatedDisk) -> None:
     config = small_config(log_file_bytes=4096)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, bytes(3000)))
@@ -84,7 +84,7 @@ def test_a_batch_lies_in_one_file_with_queue_offsets_in_a_row(disk: SimulatedDis
         assert all(len(store.query("t", f"k{n}", 0, 2**62, 9)) == 1 for n in range(5))
 
 
-def test_a_key_is_found_behind_many_others_of_the_same_second(disk: SimulatedDisk) -> None:
+def test_a_key_is_found_among_many_of_the_same_second(disk: SimulatedDisk) -> None:
     config = replace(
         small_config(log_file_bytes=1 << 20), max_hash_slot_num=100, max_index_num=10_000
     )
@@ -101,7 +101,7 @@ def test_a_key_is_found_behind_many_others_of_the_same_second(disk: SimulatedDis
         assert not store.query("t", "k", NOON_MS + 101, NOON_MS + 499, 32)
 
 
-def test_a_read_keeps_to_count_bytes_and_filter(disk: SimulatedDisk) -> None:
+def test_a_read_respects_count_bytes_and_filter(disk: SimulatedDisk) -> None:
     config = StoreConfig(
         store_path_root_dir=ROOT, mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=20_000, max_hash_slot_num=10, max_index_num=100,
@@ -122,14 +122,14 @@ def test_a_read_keeps_to_count_bytes_and_filter(disk: SimulatedDisk) -> None:
         assert (nothing.status, nothing.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 40)
 
 
-def test_one_large_message_is_read_though_it_exceeds_the_limit(disk: SimulatedDisk) -> None:
+def test_a_single_message_over_the_byte_limit_is_read(disk: SimulatedDisk) -> None:
     config = small_config(log_file_bytes=1 << 20)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, bytes(400_000)))
         assert len(store.read("t", 0, 0, 1).records) == 1
 
 
-def test_wrong_offsets_are_answered_with_the_right_ones(disk: SimulatedDisk) -> None:
+def test_a_read_at_an_invalid_offset_returns_the_valid_one(disk: SimulatedDisk) -> None:
     with open_store(small_config(), disk) as store:
         assert store.read("t", 0, 5, 1).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
         store.append(draft("t", 0, b""))
@@ -152,11 +152,11 @@ def test_prepared_and_rolled_back_messages_are_in_no_queue(disk: SimulatedDisk) 
         committed = store.append(draft("t", 0, b"x", sys_flag=sysflag.TRANSACTION_COMMIT))
         assert committed.queue_offset == 0
         assert store.max_offset("t", 0) == 1
-        # A prepared message can be looked up by key, a rolled back one cannot.
+        # A prepared message can be queried by key, a rolled back one cannot.
         assert len(store.query("t", "k", 0, 2**62, 9)) == 1
 
 
-def test_the_entry_of_a_delayed_message_tells_when_it_is_due(disk: SimulatedDisk) -> None:
+def test_the_entry_of_a_delayed_message_has_its_delivery_time(disk: SimulatedDisk) -> None:
     clock = Ticker(step_ms=0)
     with open_store(small_config(), disk, clock) as store:
         for level, delay_ms in (("3", 10_000), ("99", 7_200_000)):
@@ -169,7 +169,7 @@ def test_the_entry_of_a_delayed_message_tells_when_it_is_due(disk: SimulatedDisk
             assert entry[2] == NOON_MS + delay_ms
 
 
-def test_the_writer_is_told_of_arrivals(disk: SimulatedDisk) -> None:
+def test_the_writer_is_notified_of_arrivals(disk: SimulatedDisk) -> None:
     heard: list[tuple[str, int, int, int, int]] = []
 
     def arrived(topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int) -> None:
@@ -185,7 +185,7 @@ def test_the_writer_is_told_of_arrivals(disk: SimulatedDisk) -> None:
     assert heard == [("t", 1, 0, code, NOON_MS), ("t", 1, 2, 0, NOON_MS)]
 
 
-def test_a_deleted_topic_begins_anew(disk: SimulatedDisk) -> None:
+def test_a_deleted_topic_starts_at_offset_zero(disk: SimulatedDisk) -> None:
     config = small_config()
     with open_store(config, disk) as store:
         for queue_id in range(3):
@@ -204,7 +204,7 @@ def test_a_deleted_topic_begins_anew(disk: SimulatedDisk) -> None:
         assert {body for body, _ in read_queue(store, "kept", 0).values()} == {b"kept"}
 
 
-def test_raw_pieces_of_the_log_for_replication(disk: SimulatedDisk) -> None:
+def test_raw_log_chunks_are_read_for_replication(disk: SimulatedDisk) -> None:
     with open_store(small_config(log_file_bytes=4096), disk) as store:
         for _ in range(6):
             store.append(draft("t", 0, bytes(1500)))
@@ -222,7 +222,7 @@ def test_raw_pieces_of_the_log_for_replication(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b", "t" * 256, "\u4e00" * 86])
-def test_a_topic_that_is_no_directory_is_refused(disk: SimulatedDisk, topic: str) -> None:
+def test_a_topic_that_is_no_directory_name_is_rejected(disk: SimulatedDisk, topic: str) -> None:
     with open_store(small_config(), disk) as store:
         with pytest.raises(StoreError, match="cannot be the name of a queue"):
             store.append(draft(topic, 0, b""))
@@ -230,21 +230,21 @@ def test_a_topic_that_is_no_directory_is_refused(disk: SimulatedDisk, topic: str
 
 
 def _record_of(one: Draft, queue_offset: int, log_offset: int) -> bytes:
-    """As a version that did not look at names would have stored it."""
+    """As a version that did not check names would have stored it."""
     return kernel.encode_record(
         one.topic, one.body, one.properties_text, one.queue_id, queue_offset, log_offset, 0, 0,
         NOON_MS, host.pack(BORN), NOON_MS, host.pack(HERE), 0, 0,
     )  # fmt: skip
 
 
-def test_a_store_opens_whose_log_has_a_topic_with_too_long_a_name(tmp_path: Path) -> None:
+def test_a_store_opens_with_a_too_long_topic_name_in_its_log(tmp_path: Path) -> None:
     config, topic = small_config(tmp_path), "t" * 262
     with open_store(config) as store:
         store.append(draft("before", 0, b"1"))
         one = draft(topic, 0, b"lost to queues", key="k")
         for number in range(3):
-            place = store.log.allocate(len(_record_of(one, number, 0)))
-            store.log.append(_record_of(one, number, place), NOON_MS)
+            log_position = store.log.allocate(len(_record_of(one, number, 0)))
+            store.log.append(_record_of(one, number, log_position), NOON_MS)
         store.append(draft("after", 0, b"2"))
         store.abandon()
     for _ in range(2):
@@ -256,7 +256,7 @@ def test_a_store_opens_whose_log_has_a_topic_with_too_long_a_name(tmp_path: Path
     assert not [name for name in (tmp_path / "consumequeue").iterdir() if len(name.name) > 255]
 
 
-def test_what_has_no_room_is_refused_and_changes_nothing(disk: SimulatedDisk) -> None:
+def test_an_append_that_does_not_fit_is_rejected_and_changes_nothing(disk: SimulatedDisk) -> None:
     config = small_config(log_file_bytes=4096)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, b"first"))
@@ -274,14 +274,14 @@ def test_what_has_no_room_is_refused_and_changes_nothing(disk: SimulatedDisk) ->
         assert (store.end_log_offset, store.max_offset("t", 0)) == (end, 1)
 
 
-def test_a_second_opening_is_refused(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_opening_a_store_twice_is_rejected(disk: SimulatedDisk, tmp_path: Path) -> None:
     for config, where in ((small_config(), disk), (small_config(tmp_path), None)):
         with open_store(config, where), pytest.raises(StoreLocked):
             open_store(config, where)
         open_store(config, where).close()
 
 
-def test_a_full_disk_refuses_writes_and_stays_readable(disk: SimulatedDisk) -> None:
+def test_a_store_on_a_full_disk_rejects_writes_and_stays_readable(disk: SimulatedDisk) -> None:
     config = small_config(log_file_bytes=4096)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, bytes(3500), key="k"))
@@ -289,12 +289,14 @@ def test_a_full_disk_refuses_writes_and_stays_readable(disk: SimulatedDisk) -> N
         with pytest.raises(StoreFull, match=re.escape("no space left on the disk")):
             store.append(draft("t", 0, bytes(3500)))
         assert len(read_queue(store, "t", 0)) == 1
-        # Once there is space again the same message goes in, at the same place.
+        # Once there is space again the same message is stored, at the same offset.
         assert store.append(draft("t", 0, bytes(3500))).queue_offset == 1
     assert open_store(config, disk).report.notes == []
 
 
-def test_no_room_for_the_index_is_found_before_the_log(disk: SimulatedDisk) -> None:
+def test_lack_of_space_for_the_index_is_detected_before_the_log_is_written(
+    disk: SimulatedDisk,
+) -> None:
     with open_store(small_config(), disk) as store:
         disk.fail("reserve", errno.ENOSPC, "index")
         with pytest.raises(StoreFull):
@@ -303,7 +305,9 @@ def test_no_room_for_the_index_is_found_before_the_log(disk: SimulatedDisk) -> N
         assert store.append(draft("t", 0, b"x", key="k")).queue_offset == 0
 
 
-def test_no_room_for_a_queue_is_found_before_the_log(disk: SimulatedDisk) -> None:
+def test_lack_of_space_for_a_queue_is_detected_before_the_log_is_written(
+    disk: SimulatedDisk,
+) -> None:
     config = replace(small_config(), mapped_file_size_consume_queue=20_000)
     with open_store(config, disk) as store:
         store.append(draft("t", 0, b"x"))
@@ -318,7 +322,7 @@ def test_no_room_for_a_queue_is_found_before_the_log(disk: SimulatedDisk) -> Non
         assert store.append(draft("t", 0, b"x")).queue_offset == 32
 
 
-def test_no_room_for_the_file_of_a_new_queue_stops_the_checkpoint_only(
+def test_lack_of_space_for_a_new_queue_file_stops_only_the_checkpoint(
     disk: SimulatedDisk,
 ) -> None:
     with open_store(small_config(), disk) as store:
@@ -331,7 +335,7 @@ def test_no_room_for_the_file_of_a_new_queue_stops_the_checkpoint_only(
     assert open_store(small_config(), disk).report.notes == []
 
 
-def test_a_full_disk_in_the_background_refuses_writes_until_there_is_room(
+def test_a_full_disk_in_the_background_rejects_writes_until_there_is_space(
     disk: SimulatedDisk,
 ) -> None:
     config = replace(
@@ -348,7 +352,7 @@ def test_a_full_disk_in_the_background_refuses_writes_until_there_is_room(
         assert store.append(draft("t", 0, b"y")).queue_offset == 1
 
 
-def test_a_disk_over_the_warning_ratio_refuses_writes_until_it_is_not(disk: SimulatedDisk) -> None:
+def test_writes_are_rejected_while_the_disk_is_over_the_warning_ratio(disk: SimulatedDisk) -> None:
     with open_store(small_config(), disk) as store:
         store.append(draft("t", 0, b"x"))
         disk.used = 0.93
@@ -362,7 +366,7 @@ def test_a_disk_over_the_warning_ratio_refuses_writes_until_it_is_not(disk: Simu
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "words"),
+    ("number", "kind", "reason"),
     [
         (errno.EROFS, StoreReadOnly, "read-only"),
         (errno.EACCES, StoreReadOnly, "permission denied"),
@@ -370,16 +374,16 @@ def test_a_disk_over_the_warning_ratio_refuses_writes_until_it_is_not(disk: Simu
         (errno.EIO, StoreBroken, "input/output error"),
     ],
 )
-def test_a_store_that_cannot_be_opened_says_why(
-    disk: SimulatedDisk, number: int, kind: type[StoreError], words: str
+def test_a_store_that_cannot_be_opened_reports_the_reason(
+    disk: SimulatedDisk, number: int, kind: type[StoreError], reason: str
 ) -> None:
     disk.fail("create", number)
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=reason):
         open_store(small_config(), disk)
     open_store(small_config(), disk).close()
 
 
-def test_a_failed_sync_ends_acknowledging_for_good(disk: SimulatedDisk) -> None:
+def test_nothing_is_acknowledged_after_a_failed_sync(disk: SimulatedDisk) -> None:
     config = small_config(flush=FlushDiskType.SYNC_FLUSH)
     store = open_store(config, disk)
     safe = store.append(draft("t", 0, b"safe"))
@@ -388,7 +392,7 @@ def test_a_failed_sync_ends_acknowledging_for_good(disk: SimulatedDisk) -> None:
     disk.fail("sync", errno.EIO, "commitlog")
     with pytest.raises(StoreBroken, match="could not be put on the disk"):
         store.flushed(lost.end_log_offset).result(timeout=0)
-    # The disk is well again, but what it lost stays lost: nobody is told otherwise.
+    # The disk works again, but lost data stays lost: nothing is acknowledged.
     with pytest.raises(StoreBroken):
         store.flushed(lost.end_log_offset).result(timeout=0)
     with pytest.raises(StoreBroken):
@@ -404,7 +408,7 @@ def test_a_failed_sync_ends_acknowledging_for_good(disk: SimulatedDisk) -> None:
         assert read_queue(store, "t", 0)[0][0] == b"safe"
 
 
-def test_a_closed_store_refuses_everything_new(disk: SimulatedDisk) -> None:
+def test_a_closed_store_rejects_writes(disk: SimulatedDisk) -> None:
     store = open_store(small_config(), disk)
     done = store.append(draft("t", 0, b"x"))
     store.close()
@@ -416,7 +420,7 @@ def test_a_closed_store_refuses_everything_new(disk: SimulatedDisk) -> None:
         store.flushed(done.end_log_offset + 1).result(timeout=0)
 
 
-def test_the_wrong_file_size_is_refused_with_the_remedy(disk: SimulatedDisk) -> None:
+def test_the_error_of_a_wrong_file_size_names_the_remedy(disk: SimulatedDisk) -> None:
     with open_store(small_config(log_file_bytes=4096), disk) as store:
         for _ in range(8):
             store.append(draft("t", 0, bytes(1500)))
@@ -450,7 +454,7 @@ def test_many_waiters_share_syncs(tmp_path: Path) -> None:
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
         max_hash_slot_num=100, max_index_num=1000, flush_disk_type=FlushDiskType.SYNC_FLUSH,
     )  # fmt: skip
-    told: list[int] = []
+    notified: list[int] = []
     all_told = threading.Event()
     with MessageStore.open(config) as store:
         for number in range(500):
@@ -459,16 +463,16 @@ def test_many_waiters_share_syncs(tmp_path: Path) -> None:
             def heard(reason: StoreError | None, end: int = done.end_log_offset) -> None:
                 assert reason is None
                 assert store.flushed_log_offset >= end
-                told.append(end)
-                if len(told) == 500:
+                notified.append(end)
+                if len(notified) == 500:
                     all_told.set()
 
             store.when_flushed(done.end_log_offset, heard)
         wait_for("the flush of 500 messages", all_told)
-    assert told == sorted(told)
+    assert notified == sorted(notified)
 
 
-def test_whoever_does_not_wait_any_more_is_not_told(
+def test_a_cancelled_waiter_is_not_notified(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = StoreConfig(
@@ -493,7 +497,7 @@ def test_whoever_does_not_wait_any_more_is_not_told(
     assert "callback" not in caplog.text
 
 
-def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
+def test_async_flush_runs_in_the_background(tmp_path: Path) -> None:
     config = StoreConfig(
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
         max_hash_slot_num=100, max_index_num=1000, flush_interval_commit_log=10,
@@ -507,7 +511,7 @@ def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
-def test_files_are_made_ahead_and_rolling_goes_on(tmp_path: Path) -> None:
+def test_log_files_are_preallocated_while_the_log_rolls(tmp_path: Path) -> None:
     config = StoreConfig(
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 16,
         max_hash_slot_num=100, max_index_num=1000, warm_ahead_bytes=1 << 14,
@@ -518,14 +522,14 @@ def test_files_are_made_ahead_and_rolling_goes_on(tmp_path: Path) -> None:
         found = read_queue(store, "t", 0)
         assert [found[n][0] for n in range(2000)] == [b"%d" % n * 20 for n in range(2000)]
         used = {file.path.name for file in store.log.segments.files}
-    # The file that was made ahead and not used is gone after a clean stop.
+    # The unused preallocated file is removed by a clean stop.
     assert {path.name for path in (tmp_path / "commitlog").iterdir()} == used
     with MessageStore.open(config) as store:
         assert store.report.notes == []
         assert store.max_offset("t", 0) == 2000
 
 
-def test_readers_see_whole_messages_while_the_writer_writes(tmp_path: Path) -> None:
+def test_concurrent_readers_see_complete_messages(tmp_path: Path) -> None:
     config = StoreConfig(
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 16,
         mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=1000,
@@ -563,7 +567,7 @@ def test_readers_see_whole_messages_while_the_writer_writes(tmp_path: Path) -> N
 # -- room and odd directories --------------------------------------------------------------------
 
 
-def test_little_room_for_the_first_log_file_is_told_at_the_start(
+def test_lack_of_space_for_the_first_log_file_is_reported_at_the_start(
     disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.free = 8000
@@ -576,7 +580,7 @@ def test_little_room_for_the_first_log_file_is_told_at_the_start(
 
 
 def without_our_part(disk: SimulatedDisk) -> None:
-    """What RocketMQ leaves of the checkpoint."""
+    """Keep only RocketMQ's part of the checkpoint."""
     path = ROOT / "checkpoint"
     page = bytearray(disk.file_bytes(path))
     page[64:104] = bytes(40)
@@ -584,10 +588,10 @@ def without_our_part(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("cut_at", [1, 5, 6])
-def test_entries_that_lie_before_the_walk_and_are_missing_make_all_queues_anew(
+def test_missing_entries_before_the_recovered_range_rebuild_all_queues(
     disk: SimulatedDisk, cut_at: int
 ) -> None:
-    """Without our part of the checkpoint nobody counts; the walk over the last files notices."""
+    """Without our part of the checkpoint, recovery of the last files detects the gap."""
     config = replace(small_config(log_file_bytes=4096), mapped_file_size_consume_queue=2000)
     with open_store(config, disk) as store:
         for number in range(40):
@@ -615,7 +619,7 @@ def test_entries_that_lie_before_the_walk_and_are_missing_make_all_queues_anew(
 
 
 def resident_kib(part: str) -> int:
-    """What this process holds of mapped files with `part` in their path."""
+    """Resident bytes of mapped files with `part` in their path."""
     total, counts = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ")[0]:
@@ -642,14 +646,14 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         found = read_queue(store, "t", 0)
         assert [found[n][0] for n in range(2500)] == [b"%d;" % n * 2000 for n in range(2500)]
         assert len(store.query("t", "k7", 0, 2**62, 5)) == 1
-        # What a reader touched is let go of, too.
+        # Pages that a reader touched are released, too.
         wait_until(
             lambda: resident_kib(str(tmp_path / "commitlog")) < 3 << 10,
             lambda: resident_kib(str(tmp_path)),
         )
 
 
-def test_old_spellings_of_sizes_are_understood() -> None:
+def test_old_names_of_size_settings_are_accepted() -> None:
     given = [
         Given("mapedFileSizeCommitLog", "8192", "a:1"),
         Given("mapedFileSizeConsumeQueue", "2000", "a:2"),
@@ -659,8 +663,8 @@ def test_old_spellings_of_sizes_are_understood() -> None:
     assert config.mapped_file_size_consume_queue == 2000
 
 
-def test_readers_see_every_entry_while_queues_change_their_place(tmp_path: Path) -> None:
-    """New queues go from memory to files, files are mapped and let go of, and readers look on."""
+def test_readers_see_every_entry_while_queues_move_between_memory_and_files(tmp_path: Path) -> None:
+    """New queues move from memory to files, files are mapped and unmapped, while readers read."""
     config = StoreConfig(
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=20 * 400, max_hash_slot_num=100, max_index_num=1000,
@@ -672,7 +676,7 @@ def test_readers_see_every_entry_while_queues_change_their_place(tmp_path: Path)
     wrong: list[object] = []
     over = threading.Event()
 
-    def look(seed: int) -> None:
+    def read_entries(seed: int) -> None:
         dice = random.Random(seed)
         while not over.is_set():
             queue_id = dice.randrange(queues)
@@ -687,7 +691,7 @@ def test_readers_see_every_entry_while_queues_change_their_place(tmp_path: Path)
                 wrong.append((queue_id, at, high, answer.status, bodies))
 
     with MessageStore.open(config) as store:
-        readers = [threading.Thread(target=look, args=(seed,)) for seed in range(2)]
+        readers = [threading.Thread(target=read_entries, args=(seed,)) for seed in range(2)]
         for reader in readers:
             reader.start()
         for number in range(rounds):

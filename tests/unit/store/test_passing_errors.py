@@ -1,4 +1,4 @@
-"""Calls that fail for want of descriptors or memory: refused, cleaned up, done the next time."""
+"""Transient errors (no descriptors, no memory): rejected, cleaned up, and retried successfully."""
 
 import errno
 from itertools import product
@@ -15,7 +15,7 @@ CALLS = ("open", "create", "map", "reserve", "resize", "sync_directory")
 
 
 def append_all(store: MessageStore, disk: SimulatedDisk, call: str, number: int) -> dict[str, int]:
-    """Messages to several queues; before each of them a call is made to fail once."""
+    """Messages to several queues; before each of them one call fails once."""
     stored: dict[str, int] = dict.fromkeys(("a", "b", "c"), 0)
     for count in range(60):
         topic = "abc"[count % 3]
@@ -33,7 +33,7 @@ def append_all(store: MessageStore, disk: SimulatedDisk, call: str, number: int)
 
 
 @pytest.mark.parametrize(("call", "number"), list(product(CALLS, PASSING)))
-def test_a_refused_append_leaves_nothing_behind_and_the_next_is_stored(
+def test_a_failed_append_leaves_nothing_behind_and_the_next_is_stored(
     call: str, number: int
 ) -> None:
     disk, config = SimulatedDisk(), small_config(log_file_bytes=4096)
@@ -52,7 +52,7 @@ def test_a_refused_append_leaves_nothing_behind_and_the_next_is_stored(
 
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "checkpoint"])
-def test_a_flush_that_cannot_open_a_file_is_made_up_for(number: int, part: str) -> None:
+def test_a_flush_that_cannot_open_a_file_is_repeated(number: int, part: str) -> None:
     disk = SimulatedDisk()
     with open_store(small_config(), disk) as store:
         done = store.append(draft("t", 0, b"1", key="k"))
@@ -68,7 +68,7 @@ def test_a_flush_that_cannot_open_a_file_is_made_up_for(number: int, part: str) 
         assert len(read_queue(store, "t", 0)) == 2
 
 
-def test_one_who_waits_for_the_disk_is_told_why_it_cannot_be_had() -> None:
+def test_a_waiter_for_the_disk_gets_the_reason_of_the_failure() -> None:
     disk = SimulatedDisk()
     with open_store(small_config(), disk) as store:
         done = store.append(draft("t", 0, b"1"))

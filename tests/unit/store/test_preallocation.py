@@ -1,4 +1,4 @@
-"""The supply of log files: a file in use is never taken for a spare one."""
+"""Preallocated log files: a file in use is never treated as a spare one."""
 
 import threading
 from pathlib import Path
@@ -12,11 +12,11 @@ DIRECTORY = Path("/store/commitlog")
 FILE_BYTES = 4096
 DEADLINE_S = 60
 QUIET_S = 0.3
-"""For so long nothing must happen that would be wrong."""
+"""How long to wait for a wrong action that must not happen."""
 
 
 class SlowDisk(SimulatedDisk):
-    """Holds up whoever warms pages until the writer makes a file, and that one for a while."""
+    """Blocks page warming until the writer creates a file, and delays that for a while."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SlowDisk(SimulatedDisk):
         return super().open(path, create=create, writable=writable)
 
 
-def test_a_file_that_the_writer_makes_itself_is_not_made_ahead_as_well() -> None:
+def test_a_file_created_by_the_writer_is_not_preallocated_too() -> None:
     disk = SlowDisk()
     disk.make_directory(DIRECTORY)
     segments = Segments(disk, DIRECTORY, FILE_BYTES)
@@ -47,7 +47,7 @@ def test_a_file_that_the_writer_makes_itself_is_not_made_ahead_as_well() -> None
     segments.add(first)
     ahead.start()
     try:
-        # The thread warms pages, so it does not come to making the next file.
+        # The thread warms pages, so it does not create the next file.
         ahead.wrote(first, 0)
         assert disk.warming.wait(DEADLINE_S)
         second = ahead.next_file(FILE_BYTES)
@@ -59,7 +59,7 @@ def test_a_file_that_the_writer_makes_itself_is_not_made_ahead_as_well() -> None
     assert disk.made == [first.path, second.path]
 
 
-def test_a_spare_file_is_removed_by_the_stop() -> None:
+def test_a_spare_file_is_removed_when_the_store_stops() -> None:
     disk = SlowDisk()
     disk.may_go_on.set()
     disk.make_directory(DIRECTORY)

@@ -1,4 +1,4 @@
-"""Records that a store found on its disk are checked when they are read, many of them at once."""
+"""Records found at start-up are checked when they are read, many of them at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def config(root: Path) -> StoreConfig:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was closed in good order: two queues whose records lie in several files."""
+    """A cleanly closed store: two queues with records in several files."""
     with MessageStore.open(config(tmp_path)) as store:
         for number in range(COUNT):
             for queue_id in (0, 1):
@@ -71,15 +71,15 @@ def entry_of(root: Path, queue_offset: int) -> bytes:
     return path.read_bytes()[queue_offset * ENTRY_BYTES :][:ENTRY_BYTES]
 
 
-def test_sound_records_are_not_looked_at_one_by_one(
+def test_intact_records_are_not_checked_one_by_one(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
     is_sound = reading.StoreReader._is_sound  # pyright: ignore[reportPrivateUsage] - counted, not changed
 
-    def counted(self: reading.StoreReader, *place: object) -> bool:
+    def counted(self: reading.StoreReader, *position: object) -> bool:
         looked.append(1)
-        return is_sound(self, *place)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - as it came
+        return is_sound(self, *position)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - as it came
 
     monkeypatch.setattr(reading.StoreReader, "_is_sound", counted)
     assert offsets_read(store) == list(range(COUNT))
@@ -87,7 +87,7 @@ def test_sound_records_are_not_looked_at_one_by_one(
 
 
 @pytest.mark.parametrize("damaged", [0, 31, COUNT - 1])
-def test_a_damaged_body_is_left_out_alone(
+def test_only_the_damaged_message_is_left_out(
     root: Path, damaged: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log_offset = int.from_bytes(entry_of(root, damaged)[:8], "big")
@@ -98,7 +98,7 @@ def test_a_damaged_body_is_left_out_alone(
     assert f"queue {TOPIC}/0: message {damaged} is damaged and left out" in caplog.text
 
 
-def test_an_entry_that_leads_to_another_record_is_left_out(
+def test_an_entry_of_another_record_is_left_out(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = root / "consumequeue" / TOPIC / "0" / f"{0:020d}"

@@ -1,4 +1,4 @@
-"""The batch body against RocketMQ's MessageDecoder.encodeMessages, and against lying lengths."""
+"""The batch body against RocketMQ's MessageDecoder.encodeMessages, and wrong lengths."""
 
 import pytest
 from hypothesis import given
@@ -21,24 +21,24 @@ TEXT = "TAGS\x01x\x02WAIT\x01true"
 
 
 @pytest.mark.parametrize(("body", "text"), [(BATCH_5, TEXT + "\x02"), (BATCH_4, TEXT)])
-def test_batches_of_rocketmq_are_read_and_written_alike(body: bytes, text: str) -> None:
+def test_batches_of_rocketmq_round_trip(body: bytes, text: str) -> None:
     items = [BatchItem(b"one", text, 5), BatchItem(b"")]
     assert batch.decode(body) == items
     assert batch.decode(memoryview(bytearray(body))) == items
     assert batch.encode(items) == body
 
 
-def test_an_empty_body_holds_no_message() -> None:
+def test_an_empty_batch_body_has_no_messages() -> None:
     assert batch.decode(b"") == []
     assert batch.encode([]) == b""
 
 
-def test_magic_and_crc_are_not_looked_at() -> None:
+def test_magic_and_crc_of_a_batch_are_ignored() -> None:
     body = BATCH_5[:4] + b"12345678" + BATCH_5[12:]
     assert batch.decode(body) == batch.decode(BATCH_5)
 
 
-def test_a_batch_cut_inside_a_message_is_refused() -> None:
+def test_a_batch_cut_inside_a_message_is_rejected() -> None:
     for length in range(len(BATCH_5)):
         if length not in (0, 42):
             with pytest.raises(RecordError, match=r"batch item at (0|42)"):
@@ -59,7 +59,9 @@ def test_a_batch_cut_inside_a_message_is_refused() -> None:
         (42, b"\x00\x00\x00\x17", "batch item at 42: 23 bytes announced, 22 are there"),
     ],
 )
-def test_a_lying_length_is_named_with_its_place(at: int, change: bytes, complaint: str) -> None:
+def test_the_error_of_a_wrong_length_names_its_position(
+    at: int, change: bytes, complaint: str
+) -> None:
     body = bytearray(BATCH_5)
     body[at : at + len(change)] = change
     with pytest.raises(RecordError, match=complaint):
@@ -69,7 +71,7 @@ def test_a_lying_length_is_named_with_its_place(at: int, change: bytes, complain
 @pytest.mark.parametrize(
     "item", [BatchItem(b"", "p" * 32_768), BatchItem(b"", "\ud800"), BatchItem(b"", "", 2**31)]
 )
-def test_what_does_not_fit_is_refused_with_its_number(item: BatchItem) -> None:
+def test_the_error_of_an_oversized_message_has_its_number(item: BatchItem) -> None:
     with pytest.raises(RecordError, match="message 1 does not fit a batch"):
         batch.encode([BatchItem(b"fits"), item])
 
@@ -85,12 +87,12 @@ def test_what_does_not_fit_is_refused_with_its_number(item: BatchItem) -> None:
         max_size=5,
     )
 )
-def test_a_batch_survives_the_way(items: list[BatchItem]) -> None:
+def test_a_batch_round_trips(items: list[BatchItem]) -> None:
     assert batch.decode(batch.encode(items)) == items
 
 
 @given(st.binary(max_size=120))
-def test_random_bytes_are_refused_or_read(body: bytes) -> None:
+def test_random_bytes_are_rejected_or_read(body: bytes) -> None:
     try:
         items = batch.decode(body)
     except RecordError:

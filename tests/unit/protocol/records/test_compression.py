@@ -1,4 +1,4 @@
-"""Compressed bodies against RocketMQ's compressors, and against bombs."""
+"""Compressed bodies against RocketMQ's compressors, and decompression bombs."""
 
 import tracemalloc
 
@@ -36,7 +36,7 @@ def test_lz4_frames_are_described_as_rocketmqs() -> None:
 
 @kinds
 @given(st.binary(max_size=2000), st.integers(1, 9))
-def test_a_body_survives_the_way(kind: CompressionType, body: bytes, level: int) -> None:
+def test_a_body_round_trips(kind: CompressionType, body: bytes, level: int) -> None:
     packed = compression.compress(body, kind, level)
     assert compression.decompress(packed, kind, len(body)) == body
 
@@ -49,7 +49,7 @@ def test_the_limit_is_exact(kind: CompressionType) -> None:
 
 
 @kinds
-def test_a_bomb_takes_no_more_memory_than_the_limit_allows(kind: CompressionType) -> None:
+def test_a_decompression_bomb_uses_no_more_memory_than_the_limit(kind: CompressionType) -> None:
     bomb = compression.compress(bytes(50_000_000), kind)
     assert len(bomb) < 500_000
     limit = 1_000_000
@@ -64,7 +64,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit_allows(kind: CompressionType
 
 
 @kinds
-def test_a_body_cut_anywhere_is_refused(kind: CompressionType) -> None:
+def test_a_truncated_body_is_rejected(kind: CompressionType) -> None:
     packed = FROM_JAVA[kind]
     for length in range(len(packed)):
         with pytest.raises(BodyError, match=kind.name):
@@ -72,7 +72,7 @@ def test_a_body_cut_anywhere_is_refused(kind: CompressionType) -> None:
 
 
 @kinds
-def test_bytes_behind_the_end_are_refused(kind: CompressionType) -> None:
+def test_bytes_after_the_end_are_rejected(kind: CompressionType) -> None:
     for behind in (b"\x00", FROM_JAVA[kind]):
         with pytest.raises(BodyError, match="bytes after its end"):
             compression.decompress(FROM_JAVA[kind] + behind, kind, 10_000)
@@ -80,7 +80,7 @@ def test_bytes_behind_the_end_are_refused(kind: CompressionType) -> None:
 
 @kinds
 @given(st.binary(max_size=60), st.integers(0, 27), st.integers(1, 255))
-def test_damaged_bodies_are_refused_or_read(
+def test_damaged_bodies_are_rejected_or_read(
     kind: CompressionType, noise: bytes, at: int, bits: int
 ) -> None:
     damaged = bytearray(FROM_JAVA[kind])
@@ -92,7 +92,7 @@ def test_damaged_bodies_are_refused_or_read(
             continue
 
 
-def test_a_zstd_frame_that_asks_for_a_huge_window_is_refused() -> None:
+def test_a_zstd_frame_with_a_huge_window_is_rejected() -> None:
     # A frame header that announces a window of 2 GiB, then one raw block of one byte.
     frame = bytes.fromhex("28b52ffd") + bytes([0x00, 21 << 3]) + bytes.fromhex("09000041")
     with pytest.raises(BodyError, match="ZSTD"):
@@ -109,28 +109,28 @@ def test_a_zstd_frame_that_asks_for_a_huge_window_is_refused() -> None:
         (sysflag.COMPRESSED | sysflag.COMPRESSION_ZLIB | 0xF8FE, CompressionType.ZLIB),
     ],
 )
-def test_the_flag_names_the_kind(sys_flag: int, kind: CompressionType) -> None:
+def test_the_system_flag_has_the_compression_type(sys_flag: int, kind: CompressionType) -> None:
     assert compression.type_of(sys_flag) is kind
-    # getCompressionFlag of Java, with the bit that says that it counts.
+    # getCompressionFlag of Java, with the bit for a compressed body.
     assert compression.flag_of(CompressionType.LZ4) == 256 + 1
     assert compression.flag_of(CompressionType.ZSTD) == 512 + 1
     assert compression.flag_of(CompressionType.ZLIB) == 768 + 1
 
 
 @pytest.mark.parametrize("number", [4, 5, 6, 7])
-def test_an_unknown_kind_is_refused(number: int) -> None:
+def test_an_unknown_compression_type_is_rejected(number: int) -> None:
     with pytest.raises(BodyError, match=f"compression type {number} is unknown"):
         compression.plain_body(PLAIN, sysflag.COMPRESSED | number << 8, 10_000)
 
 
-def test_only_a_compressed_body_is_unpacked() -> None:
+def test_only_a_compressed_body_is_decompressed() -> None:
     for kind, packed in FROM_JAVA.items():
         flag = compression.flag_of(kind)
         assert compression.plain_body(packed, flag, 10_000) == PLAIN
         assert compression.plain_body(packed, flag & ~sysflag.COMPRESSED, 10_000) == packed
 
 
-def test_a_level_that_does_not_exist_is_refused() -> None:
+def test_an_invalid_compression_level_is_rejected() -> None:
     for kind in (CompressionType.ZLIB, CompressionType.ZSTD):
         with pytest.raises(BodyError, match="level 99"):
             compression.compress(PLAIN, kind, 99)

@@ -18,7 +18,7 @@ STORED = StoredMessage(
     size_bytes=0,
 )  # fmt: skip
 
-# createUniqID of 5.5.0 on a host with an IPv6 address, and what it said of it and of its process.
+# createUniqID of 5.5.0 on a host with an IPv6 address, with its address and process id.
 MADE = "FD000000000000000000000000000002363830946E094EC41F720000"
 MADE_PARTS = UniqueId("fd00::2", 13880, 815033865, 0x4EC41F72, 0)
 MADE_AT_MS = 1794812675954
@@ -49,12 +49,12 @@ def test_offset_id(store_host: Host, log_offset: int, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0A", "0A" * 15, "0A" * 17, "0A" * 27, "0A" * 29, "0G" * 16, "0A " * 16, "é" * 32]
 )
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_an_invalid_id_is_rejected(text: str) -> None:
     with pytest.raises(FieldError, match="message id"):
         message_id.decode_offset_id(text)
 
 
-def test_an_offset_id_of_wrong_values_is_refused() -> None:
+def test_an_offset_id_of_invalid_values_is_rejected() -> None:
     for store_host, log_offset in ((("host", 1), 0), (("10.1.2.3", 1), 2**63)):
         with pytest.raises(FieldError, match="no message id"):
             message_id.encode_offset_id(store_host, log_offset)
@@ -67,27 +67,27 @@ def test_unique_id_of_a_stock_producer() -> None:
 
 
 def test_unique_id_with_an_ipv4_address() -> None:
-    # getIPStrFromID and getPidFromID answer 127.0.0.1 and 2587.
+    # getIPStrFromID and getPidFromID return 127.0.0.1 and 2587.
     parts = decode_unique_id("7F0000010A1B18B4AAC2950000000001")
     assert parts == UniqueId("127.0.0.1", 2587, 0x18B4AAC2, 0x95000000, 1)
     assert message_id.encode_unique_id(parts) == "7F0000010A1B18B4AAC2950000000001"
 
 
-def test_large_numbers_keep_their_low_bits() -> None:
+def test_large_numbers_are_truncated_to_their_low_bits() -> None:
     text = message_id.encode_unique_id(UniqueId("127.0.0.1", 0x5ABCD, -1, 5, 0x12345))
     assert text == "7F000001ABCDFFFFFFFF000000052345"
     with pytest.raises(FieldError, match="no message id of address 'nowhere'"):
         message_id.encode_unique_id(UniqueId("nowhere", 1, 2, 3, 4))
 
 
-def test_the_month_begins_where_the_producer_lives() -> None:
+def test_the_month_begins_in_the_time_zone_of_the_producer() -> None:
     zone = timezone(timedelta(hours=8))
     now_ms = ms(2026, 1, 31, 17)
     assert message_id.span_ms(now_ms, zone) == 3_600_000
     assert message_id.span_ms(now_ms) == now_ms - ms(2026, 1, 1)
 
 
-def test_a_time_that_is_no_date_is_refused() -> None:
+def test_a_time_outside_of_the_calendar_is_rejected() -> None:
     with pytest.raises(FieldError, match="is no date"):
         message_id.span_ms(10**17)
 

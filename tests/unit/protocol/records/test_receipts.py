@@ -11,7 +11,7 @@ from tianzhou.protocol.records.receipts import Receipt, parse_receipt
 HANDLE = "5 1700000000000 60000 3 1 broker-a 2 7"
 
 
-def test_a_handle_is_read_and_written_as_it_was() -> None:
+def test_a_handle_round_trips() -> None:
     handle = parse_receipt(HANDLE)
     assert handle == Receipt(5, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 7)
     assert str(handle) == HANDLE
@@ -26,7 +26,7 @@ def test_handles_of_the_first_clients_end_before_the_offset() -> None:
     assert str(handle) == short
 
 
-def test_the_log_offset_that_a_proxy_appends_is_kept() -> None:
+def test_the_log_offset_appended_by_a_proxy_is_preserved() -> None:
     handle = parse_receipt(f"{HANDLE} 4096")
     assert handle == replace(parse_receipt(HANDLE), log_offset=4096)
     assert str(handle) == f"{HANDLE} 4096"
@@ -45,12 +45,12 @@ def test_fields_of_later_versions_are_ignored() -> None:
         "1 2 3 4 0 b 1 2 x", "1 2 3 4 0 b 1 2 3" + " 4" * 2000, "1  2 3 4 0 b 1", "1 2 3 4 0 b ² 2",
     ],
 )  # fmt: skip
-def test_anything_else_is_no_handle(text: str) -> None:
+def test_an_invalid_handle_is_rejected(text: str) -> None:
     with pytest.raises(FieldError, match="no receipt handle"):
         parse_receipt(text)
 
 
-def test_topics_and_their_marks() -> None:
+def test_topics_have_the_mark_of_their_kind() -> None:
     assert receipts.retry_topic("g", "t", v2=False) == "%RETRY%g_t"
     assert receipts.retry_topic("g", "t", v2=True) == "%RETRY%g+t"
     for mark in ("0", "1", "2"):
@@ -59,12 +59,12 @@ def test_topics_and_their_marks() -> None:
         assert receipts.origin_topic("g", topic) == "a_b"
 
 
-def test_a_group_whose_name_begins_another_is_not_mistaken() -> None:
+def test_a_group_name_that_is_a_prefix_of_another_is_distinguished() -> None:
     assert receipts.origin_topic("g", "%RETRY%g_x_t") == "x_t"
     assert receipts.origin_topic("g_x", "%RETRY%g_x_t") == "t"
 
 
-def test_lists_as_clients_read_them() -> None:
+def test_lists_have_the_format_that_clients_read() -> None:
     assert receipts.start_offset_info("t", 3, 17) == "0 3 17"
     assert receipts.message_offset_info("%RETRY%g_t", 0, [1, 2, 5]) == "1 0 1,2,5"
     assert receipts.order_count_info("t", 3, [7, 8], {7: 2, 8: 1}) == [

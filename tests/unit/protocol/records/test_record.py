@@ -36,7 +36,7 @@ V6_V6 = bytes.fromhex(
     "00000002000000000000002a0000000e68656c6c6f20726f636b65746d7109546f706963546573740025544147530154"
     "616741024b455953016b31206b32026e616d6501e5a4a9e8889ff09f988002"
 )
-# The first of them from 4.9.7, which leaves the last separator away.
+# The first of them from 4.9.7, which omits the last separator.
 V4_V4_49 = bytes.fromhex(
     "00000096daa320a773307b0900000003000000070000011f71fb04cb000000024cb016ea000000000000018bcfe5687b"
     "0a0102030000d4310000018bcfe569c8c0a8070800002a9f00000002000000000000002a0000000e68656c6c6f20726f"
@@ -86,9 +86,7 @@ def message(born: str, store: str, sys_flag: int, size_bytes: int) -> StoredMess
         (V6_V6, "2001:db8::1", "::1", sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6),
     ],
 )
-def test_records_of_rocketmq_are_read_and_written_alike(
-    data: bytes, born: str, store: str, sys_flag: int
-) -> None:
+def test_records_of_rocketmq_round_trip(data: bytes, born: str, store: str, sys_flag: int) -> None:
     expected = message(born, store, sys_flag, len(data))
     assert record.decode_record(data) == expected
     assert record.encode_stored(expected) == data
@@ -123,11 +121,11 @@ def test_a_pull_reply_is_its_records_in_order() -> None:
     assert record.decode_records(b"") == []
 
 
-def test_a_record_is_found_inside_other_bytes() -> None:
+def test_a_record_is_read_at_an_offset_in_a_buffer() -> None:
     assert record.decode_record(b"xyz" + V4_V4 + b"xyz", 3) == record.decode_record(V4_V4)
 
 
-def test_the_body_can_be_left_out_and_is_still_checked() -> None:
+def test_a_skipped_body_is_still_checked() -> None:
     assert record.decode_record(V4_V4, read_body=False).body == b""
     damaged = V4_V4.replace(b"hello", b"jello")
     for read_body in (True, False):
@@ -139,7 +137,7 @@ def test_the_body_can_be_left_out_and_is_still_checked() -> None:
 
 
 @pytest.mark.parametrize("data", [V4_V4, V6_V6, LONG_TOPIC], ids=["v4", "v6", "version 2"])
-def test_a_record_cut_anywhere_is_refused(data: bytes) -> None:
+def test_a_truncated_record_is_rejected(data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(RecordError, match="record at 0"):
             record.decode_record(data[:length])
@@ -163,14 +161,14 @@ def test_a_record_cut_anywhere_is_refused(data: bytes) -> None:
         (112, b"\x00\x24", "151 bytes announced, 150 used"),
     ],
 )
-def test_damage_is_named_with_its_place(at: int, change: bytes, complaint: str) -> None:
+def test_the_error_of_damage_names_its_position(at: int, change: bytes, complaint: str) -> None:
     damaged = bytearray(V4_V4)
     damaged[at : at + len(change)] = change
     with pytest.raises(RecordError, match=complaint):
         record.decode_record(damaged)
 
 
-def test_addresses_that_do_not_fit_the_size_are_refused() -> None:
+def test_addresses_that_do_not_fit_the_size_are_rejected() -> None:
     smallest = bytearray(encode(topic="", body=b"", properties_text=""))
     assert len(smallest) == pure_record.SIZE_MIN
     smallest[39] = sysflag.BORN_HOST_V6
@@ -178,20 +176,20 @@ def test_addresses_that_do_not_fit_the_size_are_refused() -> None:
         record.decode_record(smallest)
 
 
-def test_a_start_outside_the_data_is_refused() -> None:
+def test_a_start_outside_the_data_is_rejected() -> None:
     for start in (-1, len(V4_V4), len(V4_V4) - 7, 2**40):
         with pytest.raises(RecordError, match=f"record at {start}"):
             record.decode_record(V4_V4, start)
 
 
-def test_names_that_are_not_utf8_do_not_hide_the_message() -> None:
+def test_a_message_with_names_that_are_not_utf8_is_read() -> None:
     damaged = V4_V4.replace(b"TagA", b"T\xff\xfeA").replace(b"TopicTest", b"Topic\xc3est")
     read = record.decode_record(damaged)
     assert (read.topic, read.tags) == ("Topic\ufffdest", "T\ufffd\ufffdA")
     assert read.body == b"hello rocketmq"
 
 
-def test_an_ipv4_address_inside_ipv6_is_that_ipv4_address() -> None:
+def test_an_ipv4_mapped_ipv6_address_is_read_as_ipv4() -> None:
     mapped = bytes.fromhex("00000000000000000000ffff0a010203")
     data = V6_V4.replace(bytes.fromhex("20010db8000000000000000000000001"), mapped)
     assert record.decode_record(data).born_host == ("10.1.2.3", 54321)
@@ -220,7 +218,7 @@ def test_the_address_bits_follow_the_hosts() -> None:
     assert record.decode_record(encode(sys_flag=lying)).sys_flag == sysflag.COMPRESSED
 
 
-def test_scanning_gives_places_without_reading() -> None:
+def test_scanning_returns_positions_without_decoding() -> None:
     blank = record.encode_blank(20) + b"anything....."[:12]
     log = V4_V4 + LONG_TOPIC + blank
     first, second = len(V4_V4), len(V4_V4) + len(LONG_TOPIC)
@@ -242,19 +240,19 @@ def test_scanning_gives_places_without_reading() -> None:
         (b"\x7f\xff\xff\xff\xda\xa3\x20\xa7" + bytes(90), "2147483647 bytes announced, 98"),
     ],
 )
-def test_scanning_refuses_what_is_no_record(data: bytes, complaint: str) -> None:
+def test_scanning_rejects_bytes_that_are_no_record(data: bytes, complaint: str) -> None:
     with pytest.raises(RecordError, match=f"record at {len(V4_V4)}: .*{complaint}"):
         list(record.scan_records(V4_V4 + data))
 
 
-def test_a_filler_has_room_for_its_own_head() -> None:
+def test_a_filler_is_at_least_as_long_as_its_header() -> None:
     assert record.encode_blank(4096) == bytes.fromhex("00001000cbd43194")
     with pytest.raises(RecordError, match="at least 8 bytes"):
         record.encode_blank(7)
 
 
 @pytest.mark.parametrize("data", [V4_V4, V6_V4, V4_V6, V6_V6])
-def test_place_and_time_are_patched_in(data: bytes) -> None:
+def test_offset_and_store_time_are_patched(data: bytes) -> None:
     buffer = bytearray(b"\x00" * 5 + data)
     record.patch_record(buffer, 5, queue_offset=2**40, log_offset=-1, store_time_ms=2**41)
     read = record.decode_record(buffer, 5)
@@ -294,7 +292,7 @@ def test_the_property_crc_of_5_covers_the_whole_record() -> None:
         {"born_host": ("", 1)},
     ],
 )
-def test_what_does_not_fit_a_record_is_refused(changes: dict[str, object]) -> None:
+def test_values_that_do_not_fit_a_record_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(RecordError):
         encode(**changes)
 

@@ -44,8 +44,8 @@ def test_batches_have_at_most_8192_rows_in_order() -> None:
     data = b"".join(record(number) for number in range(9000))
     batches = list(it.batches(it.arrays(data), "b", first=100))
     assert [batch.num_rows for batch in batches] == [8192, 708]
-    places = [place for batch in batches for place in batch.column("queueOffset").to_pylist()]
-    assert places == list(range(100, 9000))
+    offsets = [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()]
+    assert offsets == list(range(100, 9000))
     assert batches[0].column("brokerName")[0].as_py() == "b"
 
 
@@ -150,7 +150,7 @@ def test_only_records_with_a_wanted_key_are_decoded() -> None:
 
 
 def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
-    # "Aa" and "BB" have the same hash in Java, so a broker takes one for the other.
+    # "Aa" and "BB" have the same hash in Java, so a broker returns both.
     texts = ["TAGS\x01Aa\x02", "TAGS\x01BB\x02", "", "TAGS\x01Aa\x02"]
     it = decoder("queueOffset", pushed=PushedFilters(tags=frozenset({"Aa"})))
     data = b"".join(record(number, properties=text) for number, text in enumerate(texts))
@@ -171,12 +171,12 @@ def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
 def test_only_messages_stored_in_the_wanted_time_remain(
     pushed: PushedFilters, expected: list[int]
 ) -> None:
-    # The clock was put back, twice; the last two are nonsense, far from all times that Spark knows.
+    # The clock was set back, twice; the last two are outside of Spark's range of times.
     times_ms = [999, 1_000, 1_001, 998, 1_000, 2**63 - 1, -(2**63)]
     it = decoder("queueOffset", pushed=pushed)
     data = b"".join(record(number, stored_ms=ms) for number, ms in enumerate(times_ms))
     batches = it.batches(it.arrays(data), "b")
-    assert [place for each in batches for place in each.column(0).to_pylist()] == expected
+    assert [offset for each in batches for offset in each.column(0).to_pylist()] == expected
 
 
 def test_typed_columns_are_null_for_invalid_properties() -> None:

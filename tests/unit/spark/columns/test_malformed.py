@@ -96,8 +96,8 @@ def test_records_at_a_wrong_log_offset_are_detected() -> None:
     size = len(data) // 3
     starts = np.arange(3, dtype=np.int64) * size
     for number, start in enumerate(starts.tolist()):
-        place = 1_000 + start if number != 1 else 7
-        data[start + 28 : start + 36] = place.to_bytes(8, "big")
+        log_offset = 1_000 + start if number != 1 else 7
+        data[start + 28 : start + 36] = log_offset.to_bytes(8, "big")
     assert malformed.misplaced(data, starts, 1_000).tolist() == [False, True, False]
     good, wrong = malformed.intact_records(data, starts, 1_000, check_crc=True)
     assert good.tolist() == [0, 2 * size]

@@ -96,7 +96,7 @@ def test_there_are_fewer_spans_if_less_is_read(
 
     everything = part_count(with_bodies)
     assert everything > part_count(WANTED) > 1
-    # One message in ten has the tag, and is found in fewer parts; of no message there is one part.
+    # One message in ten has the tag, which gives fewer partitions; no message gives one partition.
     assert everything > part_count(with_bodies, tags="rare") > 1
     assert part_count(with_bodies, tags="never") == 1
     rare = parts_of(store, tags="rare")

@@ -24,11 +24,11 @@ NOTICE = Notice("backlog", "open", "T", "T_pay", "T_orders", 150, 100, 1_700_000
 
 @contextmanager
 def web_server(status: int = 200) -> Generator[tuple[str, list[dict[str, object]]]]:
-    taken: list[dict[str, object]] = []
+    received: list[dict[str, object]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(status)
             self.end_headers()
 
@@ -39,7 +39,7 @@ def web_server(status: int = 200) -> Generator[tuple[str, list[dict[str, object]
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/hook", taken
+        yield f"http://127.0.0.1:{server.server_port}/hook", received
     finally:
         server.shutdown()
         thread.join()
@@ -48,12 +48,12 @@ def web_server(status: int = 200) -> Generator[tuple[str, list[dict[str, object]
 
 @dataclass(slots=True)
 class MailServer:
-    """As much of SMTP as one conversation needs, with TLS from the beginning or on request."""
+    """A minimal SMTP server for one session, with TLS from the beginning or on request."""
 
     tls: ssl.SSLContext | None = None
     tls_first: bool = False
     said: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
-    """The lines of the other side, each with whether it came hidden."""
+    """The lines of the client, each with whether it was encrypted."""
     mails: list[str] = field(default_factory=list[str])
 
     def serve(self, connection: socket.socket) -> None:
@@ -62,30 +62,30 @@ class MailServer:
             connection = self._hidden(connection)
         self._put(connection, "220 here")
         while line := self._line(connection):
-            word = line.split()[0].upper()
+            command = line.split()[0].upper()
             self.said.append((is_hidden, line))
-            if word == "EHLO":
+            if command == "EHLO":
                 offers = ["STARTTLS"] if self.tls and not is_hidden else []
                 offers += ["AUTH PLAIN"]
                 lines = ["250-here", *(f"250-{each}" for each in offers)]
                 self._put(connection, "\r\n".join([*lines, "250 HELP"]))
-            elif word == "STARTTLS":
+            elif command == "STARTTLS":
                 self._put(connection, "220 begin")
                 connection, is_hidden = self._hidden(connection), True
-            elif word == "AUTH":
+            elif command == "AUTH":
                 self._put(connection, "235 welcome")
-            elif word == "DATA":
+            elif command == "DATA":
                 self._put(connection, "354 go on")
                 self.mails.append("\n".join(iter(partial(self._line, connection), ".")))
                 self._put(connection, "250 taken")
-            elif word == "QUIT":
+            elif command == "QUIT":
                 self._put(connection, "221 bye")
                 break
             else:
                 self._put(connection, "250 ok")
         connection.close()
 
-    def words(self) -> list[tuple[bool, str]]:
+    def commands(self) -> list[tuple[bool, str]]:
         return [(is_hidden, line.split()[0].upper()) for is_hidden, line in self.said]
 
     def _hidden(self, connection: socket.socket) -> socket.socket:
@@ -96,7 +96,7 @@ class MailServer:
         connection.sendall(f"{text}\r\n".encode())
 
     def _line(self, connection: socket.socket) -> str:
-        """Byte by byte: what follows STARTTLS is not for this side's buffer."""
+        """Byte by byte: bytes after STARTTLS must not be buffered here."""
         read = bytearray()
         while not read.endswith(b"\r\n"):
             byte = connection.recv(1)
@@ -110,13 +110,16 @@ class MailServer:
 def mail_server(
     tls: ssl.SSLContext | None = None, *, tls_first: bool = False
 ) -> Generator[tuple[int, MailServer]]:
-    """For one conversation, or one that breaks off."""
+    """Serve one session, or one that breaks off."""
     server = MailServer(tls, tls_first)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         connection, _ = listener.accept()
-        with connection, suppress(OSError):  # a client that does not trust us hangs up
+        with (
+            connection,
+            suppress(OSError),
+        ):  # a client that does not trust the certificate disconnects
             server.serve(connection)
 
     thread = threading.Thread(target=serve)
@@ -148,10 +151,10 @@ def test_a_notice_is_written_to_the_log(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_webhook_receives_json() -> None:
-    with web_server() as (url, taken):
+    with web_server() as (url, received):
         notify_all(NOTICE, notifiers(url))
-    assert taken[0]["group"] == "T_pay"
-    assert taken[0]["text"] == NOTICE.subject
+    assert received[0]["group"] == "T_pay"
+    assert received[0]["text"] == NOTICE.subject
 
 
 def test_a_mail_is_sent_to_all_receivers() -> None:
@@ -172,7 +175,7 @@ def test_mails_and_passwords_are_encrypted_if_the_server_offers_tls(
     with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
         url = f"{kind}://clerk:pass%40word@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         notify_all(NOTICE, notifiers(url))
-    in_the_open = [word for is_hidden, word in server.words() if not is_hidden]
+    in_the_open = [command for is_hidden, command in server.commands() if not is_hidden]
     assert in_the_open == ([] if kind == "smtps" else ["EHLO", "STARTTLS"])
     secret = b64encode(b"\0clerk\0pass@word").decode()
     assert (True, f"AUTH PLAIN {secret}") in server.said
@@ -187,7 +190,7 @@ def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate(papers: Path,
         with pytest.raises(NoticeError, match=f"e-mail by 127.0.0.1:{port}: .*certificate"):
             notify_all(NOTICE, notifiers(url))
     assert server.mails == []
-    assert not [word for _, word in server.words() if word not in ("EHLO", "STARTTLS")]
+    assert not [command for _, command in server.commands() if command not in ("EHLO", "STARTTLS")]
 
 
 def test_no_password_is_sent_to_a_server_without_tls() -> None:
@@ -195,15 +198,15 @@ def test_no_password_is_sent_to_a_server_without_tls() -> None:
         url = f"smtp://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         with pytest.raises(NoticeError, match="offers no TLS, so it gets no password"):
             notify_all(NOTICE, notifiers(url))
-    assert [word for _, word in server.words() if word != "QUIT"] == ["EHLO"]
+    assert [command for _, command in server.commands() if command != "QUIT"] == ["EHLO"]
     assert server.mails == []
 
 
 def test_a_failing_notifier_does_not_stop_the_others() -> None:
-    with web_server(500) as (bad, _), web_server() as (good, taken):
+    with web_server(500) as (bad, _), web_server() as (good, received):
         with pytest.raises(NoticeError, match="500"):
             notify_all(NOTICE, notifiers(f"{bad} {good}"))
-        assert len(taken) == 1
+        assert len(received) == 1
     with pytest.raises(NoticeError, match="webhook 127"):
         notify_all(NOTICE, notifiers(good))
     with pytest.raises(NoticeError, match="e-mail by 127"):
@@ -211,7 +214,7 @@ def test_a_failing_notifier_does_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
         ("pigeon", "is expected"),
         ("ftp://x/y", "is expected"),
@@ -219,7 +222,7 @@ def test_a_failing_notifier_does_not_stop_the_others() -> None:
         ("http://h:port/", "Port"),
     ],
 )
-def test_the_error_of_an_invalid_notifier_hides_its_password(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_the_error_of_an_invalid_notifier_hides_its_password(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
         notifiers(text)
     assert "secret" not in str(caught.value)

@@ -14,7 +14,7 @@ FALLBACK = Rule(100)
 
 
 def round_of(engine: Engine, minute: int, *seen: Observation) -> list[tuple[str, str, int]]:
-    """One round; the notices that are new."""
+    """Run one round; returns the new notices."""
     with engine.begin() as connection:
         before = len(tables.rows_of(connection, tables.alarm_events))
         update_alarms(connection, "backlog", seen, FALLBACK, minute * MINUTE)
@@ -32,7 +32,7 @@ def test_rounds_open_repeat_and_recover(engine: Engine) -> None:
     with engine.connect() as connection:
         (alarm,) = tables.rows_of(connection, tables.alarms)
     assert (alarm.is_open, alarm.value, alarm.threshold, alarm.told_count) == (1, 300, 100, 2)
-    # A group that is gone has no backlog.
+    # A deleted group has no backlog.
     assert round_of(engine, 11) == [("g", "recovered", 0)]
     assert round_of(engine, 12) == []
 
@@ -55,11 +55,11 @@ def test_rules_are_read_from_the_table_and_can_be_disabled(engine: Engine) -> No
 
 def test_a_notice_is_retried_until_it_is_delivered(engine: Engine) -> None:
     answers = [500, 200]
-    taken: list[bytes] = []
+    received: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(answers.pop(0))
             self.end_headers()
 
@@ -77,7 +77,7 @@ def test_a_notice_is_retried_until_it_is_delivered(engine: Engine) -> None:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert len(taken) == 2
+    assert len(received) == 2
     with engine.connect() as connection:
         (event,) = tables.rows_of(connection, tables.alarm_events)
     assert (event.try_count, event.told_ms) == (1, MINUTE)

@@ -14,7 +14,7 @@ RULE = Rule(threshold=100, window_s=600, repeat_max=2)
 MINUTE = 60_000
 
 
-def told(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tuple[int, str]]:
+def events_of(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tuple[int, str]]:
     """The events of a series of values, with the minute."""
     alarm: Alarm | None = None
     events: list[tuple[int, str]] = []
@@ -26,34 +26,34 @@ def told(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tu
 
 
 def test_a_value_at_the_threshold_is_no_alarm() -> None:
-    assert told([0, 100, 100]) == []
+    assert events_of([0, 100, 100]) == []
 
 
 def test_an_alarm_fires_once_and_recovers_once() -> None:
-    assert told([0, 101, 500, 500, 100, 0, 0]) == [(1, OPENED), (4, RECOVERED)]
+    assert events_of([0, 101, 500, 500, 100, 0, 0]) == [(1, OPENED), (4, RECOVERED)]
 
 
 def test_an_open_alarm_is_repeated_a_limited_number_of_times_a_window_apart() -> None:
-    assert told([101] * 60) == [(0, OPENED), (10, REPEATED), (20, REPEATED)]
+    assert events_of([101] * 60) == [(0, OPENED), (10, REPEATED), (20, REPEATED)]
 
 
 def test_without_repetitions_there_is_one_notice() -> None:
-    assert told([101] * 60, Rule(threshold=100, repeat_max=0)) == [(0, OPENED)]
+    assert events_of([101] * 60, Rule(threshold=100, repeat_max=0)) == [(0, OPENED)]
 
 
 def test_a_flapping_value_is_notified_once_per_window() -> None:
     flapping = [101, 0] * 30
-    events = told(flapping)
+    events = events_of(flapping)
     assert [minute for minute, event in events if event == OPENED] == [0, 10, 20, 30, 40, 50]
     assert [minute for minute, event in events if event == RECOVERED] == [1, 11, 21, 31, 41, 51]
 
 
 def test_an_alarm_that_opened_while_muted_is_notified_after_the_window() -> None:
-    assert told([101, 0] + [101] * 10) == [(0, OPENED), (1, RECOVERED), (10, OPENED)]
+    assert events_of([101, 0] + [101] * 10) == [(0, OPENED), (1, RECOVERED), (10, OPENED)]
 
 
 def test_the_recovery_of_an_alarm_without_notice_is_not_notified() -> None:
-    assert told([101, 0, 101, 0, 0]) == [(0, OPENED), (1, RECOVERED)]
+    assert events_of([101, 0, 101, 0, 0]) == [(0, OPENED), (1, RECOVERED)]
 
 
 def test_the_state_has_the_values_that_a_page_shows() -> None:

@@ -25,17 +25,17 @@ def test_every_option_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ([], "NAME OPTION=VALUE ... is expected"),
         (["topic-stat"], "did you mean topic-stats?"),
         (["topic-stats", "days"], "days: OPTION=VALUE is expected"),
     ],
 )
-def test_invalid_arguments_are_rejected(words: list[str], told: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        __main__.parse(words)
-    assert told in str(caught.value)
+        __main__.parse(arguments)
+    assert message in str(caught.value)
 
 
 def test_the_program_for_clusters_reports_errors(capsys: pytest.CaptureFixture[str]) -> None:

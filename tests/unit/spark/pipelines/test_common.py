@@ -58,7 +58,7 @@ def test_options_of_days_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "reason"),
     [
         ({"day": "today"}, "did you mean days"),
         ({"days": "tomorow"}, "option days: 'tomorow' cannot be used"),
@@ -70,13 +70,13 @@ def test_options_of_days_are_parsed() -> None:
     ],
 )
 def test_an_invalid_option_is_rejected_before_anything_starts(
-    given: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_spark(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr("tianzhou.spark.session", no_spark)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=reason):
         runner.run("topic-stats", {"nameServer": "127.0.0.1:9876"} | given)
 
 

@@ -123,7 +123,7 @@ def test_a_database_of_a_newer_release_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "reason"),
     [
         ("nonsense", "database nonsense"),
         ("mysql://h/x", "only SQLite and PostgreSQL"),
@@ -131,7 +131,9 @@ def test_a_database_of_a_newer_release_is_rejected(tmp_path: Path) -> None:
         ("postgresql://u:secret@127.0.0.1:1/x", "database postgresql://..."),
     ],
 )
-def test_a_database_that_cannot_be_opened_is_an_error_without_secrets(url: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_a_database_that_cannot_be_opened_is_an_error_without_secrets(
+    url: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
         tables.open_database(url)
     assert "secret" not in str(caught.value)

@@ -56,7 +56,7 @@ def test_all_columns_and_options_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "columns", "words"),
+    ("given", "columns", "reason"),
     [
         ({}, schema(body=TEXT), "column topic or the option topic"),
         ({"topic": "a"}, schema(tags=TEXT), "needs a column body"),
@@ -83,10 +83,10 @@ def test_all_columns_and_options_are_accepted() -> None:
         ({"topic": "a", "retryfor": "soon"}, schema(body=TEXT), "a duration such as"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
-    given: dict[str, str], columns: StructType, words: str
+def test_unwritable_columns_are_rejected(
+    given: dict[str, str], columns: StructType, reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=reason):
         read(given, columns)
 
 
@@ -168,5 +168,5 @@ async def test_a_rate_limit_is_respected_with_small_batches() -> None:
     pace, began_s = RateLimit(200), time.monotonic()
     for _ in range(60):
         await pace.wait()
-    # Sixty rows at 200 a second, less the tenth of a second that may be made up for.
+    # Sixty rows at 200 a second, less the burst of a tenth of a second.
     assert time.monotonic() - began_s >= 0.19

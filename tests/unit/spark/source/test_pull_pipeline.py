@@ -104,11 +104,11 @@ def test_pulls_continue_if_a_filter_matches_nothing() -> None:
 
 
 @given(st.lists(st.integers(FIRST, STOP + 20), unique=True).map(sorted), st.integers(-3, 3))
-def test_messages_beyond_the_end_are_cut_off(places: list[int], delta: int) -> None:
-    body = b"".join(record(place - delta) for place in places)
+def test_messages_beyond_the_end_are_cut_off(offsets: list[int], delta: int) -> None:
+    body = b"".join(record(offset - delta) for offset in offsets)
     answer = found(STOP + 21, body, offsetDelta=str(delta))
     ended, replies, _ = run_of([answer], filtered=True)
-    wanted = b"".join(record(place - delta) for place in places if place < STOP)
+    wanted = b"".join(record(offset - delta) for offset in offsets if offset < STOP)
     assert (ended, replies) == (STOP + 21, [(wanted, delta)])
 
 

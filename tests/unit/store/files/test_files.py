@@ -76,7 +76,7 @@ def test_an_index_finds_by_hash_and_time_over_several_files() -> None:
     assert 2000 not in files.find("t", "k20", 220_000, 10**9, 50)
 
 
-def test_an_index_cut_anywhere_still_finds_what_is_left() -> None:
+def test_a_truncated_index_finds_its_remaining_entries() -> None:
     for cut in range(0, 3100, 100):
         files = index(SimulatedDisk())
         for number in range(30):
@@ -111,7 +111,7 @@ def flush(one: ConsumeQueue) -> None:
     one.flushed(target, one.new_names())
 
 
-def test_a_queue_that_begins_late_has_blanks_before() -> None:
+def test_a_queue_with_a_later_first_offset_is_padded_with_blank_entries() -> None:
     disk = SimulatedDisk()
     one = queue(disk)
     one.skip_to(17)
@@ -125,7 +125,7 @@ def test_a_queue_that_begins_late_has_blanks_before() -> None:
     assert (again.min_offset(0), again.next_offset, again.entry(17)) == (17, 18, (500, 10, 3))
 
 
-def test_the_smallest_offset_follows_the_log_and_passes_over_gaps() -> None:
+def test_the_minimum_offset_follows_the_log_and_skips_gaps() -> None:
     one = queue(SimulatedDisk())
     fill(one, 10)
     one.skip_to(15)
@@ -137,7 +137,7 @@ def test_the_smallest_offset_follows_the_log_and_passes_over_gaps() -> None:
         assert one.min_offset(first_log_offset) in (expected, 10 if expected == 15 else expected)
 
 
-def test_the_end_of_a_queue_is_found_whatever_its_length() -> None:
+def test_the_end_of_a_queue_of_any_length_is_detected() -> None:
     for count in range(30):
         disk = SimulatedDisk()
         one = queue(disk)
@@ -177,7 +177,7 @@ def logged(one: ConsumeQueue) -> list[int]:
     return [entry[0] for n in range(one.next_offset) if (entry := one.entry(n))]
 
 
-def test_a_new_queue_asks_nothing_of_the_disk() -> None:
+def test_a_new_queue_does_no_disk_access() -> None:
     disk = SimulatedDisk()
     one = big_queue(disk)
     fill(one, 500)
@@ -191,7 +191,7 @@ def test_a_new_queue_asks_nothing_of_the_disk() -> None:
 
 
 @pytest.mark.parametrize("flushed", [0, 1, 31, 32, 33, 200])
-def test_a_queue_goes_over_from_memory_to_its_file(flushed: int) -> None:
+def test_a_queue_moves_from_memory_to_its_file(flushed: int) -> None:
     disk = SimulatedDisk()
     one = big_queue(disk)
     fill(one, flushed)
@@ -206,7 +206,7 @@ def test_a_queue_goes_over_from_memory_to_its_file(flushed: int) -> None:
     assert logged(again) == logged(one)
 
 
-def test_entries_in_bulk_are_the_same_entries() -> None:
+def test_bulk_writes_equal_single_writes() -> None:
     for piece in (1, 6, 7, 8, 20):
         bulk, single = queue(SimulatedDisk()), queue(SimulatedDisk())
         for start in range(0, 60, piece):
@@ -217,7 +217,7 @@ def test_entries_in_bulk_are_the_same_entries() -> None:
         assert (bulk.next_offset, bulk.end_log_offset) == (60, single.end_log_offset)
 
 
-def test_a_removed_queue_does_not_come_back_by_a_flush_that_was_under_way() -> None:
+def test_a_concurrent_flush_does_not_restore_a_removed_queue() -> None:
     disk = SimulatedDisk()
     one = big_queue(disk)
     fill(one, 3)
@@ -231,19 +231,21 @@ def test_a_removed_queue_does_not_come_back_by_a_flush_that_was_under_way() -> N
 # -- checkpoint ----------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_comes_back_and_keeps_what_is_not_ours(tmp_path: Path) -> None:
+def test_a_checkpoint_round_trips_and_preserves_foreign_bytes(tmp_path: Path) -> None:
     disk, path = RealDisk(), tmp_path / "checkpoint"
     path.write_bytes(bytes(24) + b"\0\0\0\0\0\0\0\7" * 2 + bytes(4056))
-    told = Checkpoint(5000, 4000, 3000, Derived(11, 22, 33, 44))
-    write_checkpoint(disk, path, told)
-    assert read_checkpoint(disk, path) == told
-    assert told.safe_time_ms == 1000
+    written = Checkpoint(5000, 4000, 3000, Derived(11, 22, 33, 44))
+    write_checkpoint(disk, path, written)
+    assert read_checkpoint(disk, path) == written
+    assert written.safe_time_ms == 1000
     assert path.read_bytes()[24:40] == b"\0\0\0\0\0\0\0\7" * 2
     assert len(path.read_bytes()) == 4096
 
 
 @pytest.mark.parametrize("position", [0, 7, 15, 23, 64, 70, 80, 90, 99, 103])
-def test_our_part_of_a_checkpoint_is_believed_whole_or_not(tmp_path: Path, position: int) -> None:
+def test_a_damaged_own_part_of_a_checkpoint_is_ignored_entirely(
+    tmp_path: Path, position: int
+) -> None:
     disk, path = RealDisk(), tmp_path / "checkpoint"
     write_checkpoint(disk, path, Checkpoint(5000, 4000, 3000, Derived(11, 22, 33, 44)))
     page = bytearray(path.read_bytes())
@@ -252,7 +254,7 @@ def test_our_part_of_a_checkpoint_is_believed_whole_or_not(tmp_path: Path, posit
     assert read_checkpoint(disk, path).derived is None
 
 
-def test_a_missing_or_short_checkpoint_promises_nothing(tmp_path: Path) -> None:
+def test_a_missing_or_short_checkpoint_reads_as_empty(tmp_path: Path) -> None:
     disk, path = RealDisk(), tmp_path / "checkpoint"
     assert read_checkpoint(disk, path) == Checkpoint()
     path.write_bytes(b"\1" * 20)
@@ -271,11 +273,13 @@ HOUR_MS = 3_600_000
         (0.5, 4, False, 2),  # the hour: what is old enough
         (0.5, 3, True, 2),
         (0.76, 3, False, 2),
-        (0.86, 3, False, 2),  # younger ones go one by one, see the keeper
+        (0.86, 3, False, 2),  # younger ones are deleted one by one, by the caller
         (0.95, 3, False, 2),
     ],
 )
-def test_what_expires_when(used: float, hour: int, manual: bool, expected: int) -> None:
+def test_expiry_by_age_hour_and_disk_usage(
+    used: float, hour: int, manual: bool, expected: int
+) -> None:
     config = StoreConfig()
     now_ms = 1000 * HOUR_MS
     ages = [now_ms - hours * HOUR_MS for hours in (100, 73, 71, 10, 0)]
@@ -285,7 +289,7 @@ def test_what_expires_when(used: float, hour: int, manual: bool, expected: int) 
     assert verdict.delete_young == (used > 0.85)
 
 
-def test_the_newest_file_never_goes_and_ten_at_most_at_once() -> None:
+def test_the_newest_file_never_expires_and_ten_at_most_at_once() -> None:
     assert [retention.removable_count(count) for count in (0, 1, 2, 11, 12, 500)] == [
         0,
         0,
@@ -296,7 +300,7 @@ def test_the_newest_file_never_goes_and_ten_at_most_at_once() -> None:
     ]
 
 
-def test_hours_and_delays_are_read_as_rocketmq_writes_them() -> None:
+def test_hours_and_delays_are_parsed_in_rocketmqs_format() -> None:
     assert retention.delete_hours("04;16") == {4, 16}
     assert retention.delete_hours("") == set()
     assert parse_delay_levels("1s 5m 2h 1d") == (1000, 300_000, 7_200_000, 86_400_000)
@@ -307,7 +311,7 @@ def test_hours_and_delays_are_read_as_rocketmq_writes_them() -> None:
 # -- disk ----------------------------------------------------------------------------------------
 
 
-def test_a_file_is_whole_from_its_first_moment(tmp_path: Path) -> None:
+def test_a_file_has_its_full_size_when_it_appears(tmp_path: Path) -> None:
     file = MappedFile(RealDisk(), tmp_path, 4096, 8192)
     file.create()
     assert (tmp_path / f"{4096:020d}").stat().st_size == 8192
@@ -322,7 +326,7 @@ def test_a_file_is_whole_from_its_first_moment(tmp_path: Path) -> None:
     assert parse_name("4096") is None
 
 
-def test_a_file_that_cannot_be_made_leaves_nothing(disk_that_fails: SimulatedDisk) -> None:
+def test_a_failed_file_creation_leaves_no_file(disk_that_fails: SimulatedDisk) -> None:
     file = MappedFile(disk_that_fails, ROOT, 0, 8192)
     with pytest.raises(OSError, match="No space"):
         file.create()
@@ -339,7 +343,7 @@ def disk_that_fails() -> SimulatedDisk:
     return disk
 
 
-def test_the_real_disk_does_what_the_seam_says(tmp_path: Path) -> None:
+def test_the_real_disk_implements_the_interface(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.make_directory(tmp_path / "a" / "b")
     assert disk.is_directory(tmp_path / "a" / "b")
@@ -366,7 +370,7 @@ def test_the_real_disk_does_what_the_seam_says(tmp_path: Path) -> None:
         disk.open(tmp_path / "a" / "y")
 
 
-def test_prefaulting_leaves_the_content_alone(tmp_path: Path) -> None:
+def test_prefaulting_does_not_change_the_content(tmp_path: Path) -> None:
     file = MappedFile(RealDisk(), tmp_path, 0, 1 << 20)
     file.create()
     file.view()[5000:5003] = b"abc"
@@ -377,7 +381,7 @@ def test_prefaulting_leaves_the_content_alone(tmp_path: Path) -> None:
     assert content.count(0) == (1 << 20) - 3
 
 
-def test_a_lock_is_seen_by_other_processes_and_by_this_one(tmp_path: Path) -> None:
+def test_a_lock_excludes_other_processes_and_this_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     mine = RealDisk().lock(path)
     assert mine is not None
@@ -387,7 +391,7 @@ def test_a_lock_is_seen_by_other_processes_and_by_this_one(tmp_path: Path) -> No
         "sys.exit(RealDisk().lock(pathlib.Path(sys.argv[1])) is not None)"
     )
     command = [sys.executable, "-c", asking, str(path)]
-    # The second asking here must not have dropped the lock.
+    # The second attempt in this process must not have released the lock.
     assert subprocess.run(command, check=False).returncode == 0
     mine.close()
     assert subprocess.run(command, check=False).returncode == 1

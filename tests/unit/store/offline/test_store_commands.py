@@ -1,4 +1,4 @@
-"""`tianzhou store`: reads without writing, asks before it changes anything."""
+"""`tianzhou store`: reads without writing, and needs confirmation for changes."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def run() -> CliRunner:
 
 
 def config(root: Path) -> StoreConfig:
-    """Slots and items in RocketMQ's ratio, so that the shape of the index can be told."""
+    """Slots and items in RocketMQ's ratio, so that the sizes of the index can be detected."""
     return StoreConfig(
         store_path_root_dir=root, mapped_file_size_commit_log=8192,
         mapped_file_size_consume_queue=140, max_hash_slot_num=5, max_index_num=20,
@@ -50,7 +50,7 @@ def test_reading_commands_change_nothing(run: CliRunner, root: Path) -> None:
     assert content(root) == before
 
 
-def test_stats_count_what_is_there(run: CliRunner, root: Path) -> None:
+def test_stats_count_messages_and_index_items(run: CliRunner, root: Path) -> None:
     facts = json.loads(run.invoke(app, ["stats", str(root), "--json"]).output)
     assert facts["clean"] is True
     assert sum(queue["next_offset"] for queue in facts["queues"]) == 40
@@ -73,7 +73,7 @@ def test_dump_filters_and_shows_bodies(run: CliRunner, root: Path) -> None:
     )
 
 
-def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path) -> None:
+def test_verify_reports_damage_and_rebuild_repairs_queues(run: CliRunner, root: Path) -> None:
     queue_file = root / "consumequeue" / "a" / "0" / f"{0:020d}"
     damaged = bytearray(queue_file.read_bytes())
     damaged[20:28] = (12345).to_bytes(8, "big")
@@ -84,7 +84,9 @@ def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path
     assert any("queue a/0: entry 1 leads to no message" in finding for finding in findings)
     before = content(root)
     asked = run.invoke(app, ["rebuild", str(root)], input="n\n")
-    assert (asked.exit_code, "pass --yes" in asked.output) == (2, True), "nobody can be asked here"
+    assert (asked.exit_code, "pass --yes" in asked.output) == (2, True), (
+        "there is no terminal for confirmation"
+    )
     dry = run.invoke(app, ["rebuild", str(root), "--dry-run", "-y"])
     assert dry.exit_code == 0
     assert "would remove and rebuild 6 queues and 3 index files" in dry.output
@@ -95,7 +97,7 @@ def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path
     assert run.invoke(app, ["verify", str(root)]).exit_code == 0
 
 
-def test_a_deleted_topic_is_no_damage_and_a_lost_queue_is(run: CliRunner, root: Path) -> None:
+def test_a_lost_queue_is_damage_and_a_deleted_topic_is_not(run: CliRunner, root: Path) -> None:
     with open_store(config(root)) as store:
         delete_topic(store, "b")
     assert run.invoke(app, ["verify", str(root)]).exit_code == 0
@@ -118,7 +120,7 @@ def test_verify_finds_a_damaged_body(run: CliRunner, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "words"),
+    ("at", "reason"),
     [
         (60 + 2 * 20 + 3, "no message has such a key"),  # hash
         (60 + 2 * 20 + 11, "no message has such a key"),  # log offset
@@ -128,7 +130,7 @@ def test_verify_finds_a_damaged_body(run: CliRunner, root: Path) -> None:
     ],
 )
 def test_verify_compares_index_items_with_their_messages(
-    run: CliRunner, root: Path, at: int, words: str
+    run: CliRunner, root: Path, at: int, reason: str
 ) -> None:
     file = min((root / "index").iterdir())
     damaged = bytearray(file.read_bytes())
@@ -136,10 +138,10 @@ def test_verify_compares_index_items_with_their_messages(
     file.write_bytes(damaged)
     done = run.invoke(app, ["verify", str(root), "--json"])
     assert done.exit_code == 1
-    assert any(words in finding for finding in json.loads(done.output)["findings"]), done.output
+    assert any(reason in finding for finding in json.loads(done.output)["findings"]), done.output
 
 
-def test_verify_misses_items_and_looks_at_slots(run: CliRunner, root: Path) -> None:
+def test_verify_reports_missing_items_and_wrong_slots(run: CliRunner, root: Path) -> None:
     first, *_ = sorted((root / "index").iterdir())
     damaged = bytearray(first.read_bytes())
     damaged[40:60] = bytes(20)
@@ -155,7 +157,7 @@ def test_verify_misses_items_and_looks_at_slots(run: CliRunner, root: Path) -> N
     assert any("messages are not indexed" in finding for finding in findings)
 
 
-def test_truncate_ends_the_log_where_it_is_told(run: CliRunner, root: Path) -> None:
+def test_truncate_ends_the_log_at_the_given_offset(run: CliRunner, root: Path) -> None:
     shown = run.invoke(app, ["dump", str(root), "--json"]).output.splitlines()
     offsets = [json.loads(line)["log_offset"] for line in shown]
     before = content(root)
@@ -185,13 +187,13 @@ def test_a_directory_in_use_is_read_but_not_changed(run: CliRunner, root: Path) 
         assert "in use by another program" in done.output
 
 
-def test_a_file_prepared_ahead_is_no_damage_but_a_hole_before_messages_is(
+def test_a_hole_before_messages_is_damage_and_a_preallocated_file_is_not(
     run: CliRunner, root: Path
 ) -> None:
     log_files = sorted((root / "commitlog").iterdir())
     size_bytes = log_files[-1].stat().st_size
     ahead = root / "commitlog" / f"{int(log_files[-1].name) + size_bytes:020}"
-    ahead.write_bytes(bytes(size_bytes))  # What a killed writer leaves behind its last message.
+    ahead.write_bytes(bytes(size_bytes))  # What a killed writer leaves after its last message.
     done = run.invoke(app, ["verify", str(root)])
     assert done.exit_code == 0, done.output
     log_files[0].write_bytes(bytes(size_bytes))
@@ -199,7 +201,7 @@ def test_a_file_prepared_ahead_is_no_damage_but_a_hole_before_messages_is(
     assert findings[0].startswith("log 0: ")
 
 
-def test_what_is_no_store_is_refused(run: CliRunner, tmp_path: Path) -> None:
+def test_a_directory_that_is_no_store_is_rejected(run: CliRunner, tmp_path: Path) -> None:
     for command in ("stats", "verify", "dump", "rebuild"):
         done = run.invoke(app, [command, str(tmp_path / "nowhere")])
         assert done.exit_code == 1
@@ -207,7 +209,7 @@ def test_what_is_no_store_is_refused(run: CliRunner, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_sizes_are_taken_from_the_files(run: CliRunner, tmp_path: Path) -> None:
+def test_file_sizes_are_detected_from_the_files(run: CliRunner, tmp_path: Path) -> None:
     with open_store(small_config(tmp_path, log_file_bytes=4096, index=False)) as store:
         for _ in range(20):
             store.append(draft("t", 0, bytes(500)))
