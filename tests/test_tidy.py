@@ -179,7 +179,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED: dict[str, int] = {}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 2
+FILES_WITHOUT_REASON_MAX = 0
 """Files over the limit whose head does not say why; may only fall."""
 
 

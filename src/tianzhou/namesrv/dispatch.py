@@ -10,7 +10,7 @@ from tianzhou.namesrv.handlers import Handler, NamesrvDeps, Replied
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.bodies import Longer
+from tianzhou.remoting.quota.body_limits import Longer
 
 _UNIT, _UNIT_SUB = 1, 2
 """Bits of the system flag of a topic."""

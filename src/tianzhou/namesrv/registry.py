@@ -15,8 +15,8 @@ Rules of RocketMQ that are easy to miss:
 - A registration that lists a single topic adds to an earlier one, and is rejected as the first.
 - If two brokers claim one id, the one with the lower state version is ignored.
 
-One file over 500 lines: every change touches brokers, groups, topics and clusters together, and
-these methods keep the four tables consistent.
+Over 500 lines: every change touches brokers, groups, topics and clusters together, and these
+methods keep the four tables consistent.
 """
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping

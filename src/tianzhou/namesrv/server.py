@@ -34,7 +34,7 @@ from tianzhou.remoting.event_loop import Tasks
 from tianzhou.remoting.http import Page, WebServer
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.log_rate_limit import LogRateLimit
-from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.quota.body_limits import check_body
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.scheduler import Response, Steps, handle_in_order
 from tianzhou.remoting.server import Server

@@ -8,8 +8,8 @@ thread.
 When `append` returns, the message is in the log and in its queue, and readable. It survives a power
 cut once `when_flushed` reports its log offset; acknowledgements wait for that in SYNC_FLUSH.
 
-The file is long because it is the whole interface of the store; the work is done in the modules
-that it imports.
+Over 500 lines: it is the whole interface of the store; the work is done in the modules that it
+imports.
 """
 
 import logging

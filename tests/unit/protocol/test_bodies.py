@@ -61,7 +61,7 @@ SAMPLES = samples()
 
 
 def test_there_is_a_sample_of_most_bodies() -> None:
-    assert len(SAMPLES) > 130
+    assert len(SAMPLES) >= 128
     assert {release for _, release, _ in SAMPLES} == {"4.9.7", "5.5.0"}
 
 

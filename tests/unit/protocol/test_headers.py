@@ -294,8 +294,8 @@ def test_request_and_response_headers_are_distinct() -> None:
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.REGISTER_BROKER,
         RequestCode.POP_MESSAGE,
-        RequestCode.CONTROLLER_ELECT_MASTER,
-        RequestCode.AUTH_CREATE_USER,
+        RequestCode.EXCHANGE_BROKER_HA_INFO,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
     ],
 )
 def test_requests_with_fields_have_a_header(code: RequestCode) -> None:

@@ -6,7 +6,6 @@ The writer redirects messages that are delivered later (delayed, timed, transact
 that sends a message to %RETRY%group itself, because sending it back failed, gets what
 `send_back.py` would do: a delay, or the dead-letter queue.
 
-Over 500 lines: single messages, batches and retries share the checks and the response.
 """
 
 import random

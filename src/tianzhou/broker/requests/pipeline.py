@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from tianzhou.broker.acl.control import AccessControl
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
-from tianzhou.broker.quota.bodies import LONGER
+from tianzhou.broker.quota.body_limits import LONGER
 from tianzhou.broker.quota.control import Quotas
 from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.requests.slow_log import SlowLog
@@ -28,7 +28,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.quota.body_limits import check_body
 from tianzhou.remoting.scheduler import Steps, handle_in_order
 
 OnClosed = Callable[[Connection], None]

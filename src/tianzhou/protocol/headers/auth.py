@@ -1,8 +1,6 @@
-"""Headers of access control: accounts in 4.9 (and until 5.2), users and policies from 5.3 on."""
+"""Headers of access control: accounts in 4.9, and until 5.2."""
 
 from tianzhou.protocol.headers.codec import Header
-
-# -- 4.9 ------------------------------------------------------------------------------------------
 
 
 class DeleteAccessConfigRequest(Header, frozen=True, kw_only=True):
@@ -39,40 +37,3 @@ class GetBrokerAclConfigResponse(Header, frozen=True, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-
-
-# -- 5.3 ------------------------------------------------------------------------------------------
-
-
-class UserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_CREATE_USER and AUTH_UPDATE_USER (the body is a `UserInfo`), AUTH_DELETE_USER, and
-    AUTH_GET_USER (the response is a `UserInfo`)."""
-
-    username: str | None = None
-
-
-class ListUsersRequest(Header, frozen=True, kw_only=True):
-    """AUTH_LIST_USER; the response is a list of `UserInfo`."""
-
-    filter: str | None = None
-
-
-class AclRequest(Header, frozen=True, kw_only=True):
-    """AUTH_CREATE_ACL and AUTH_UPDATE_ACL (the body is an `AclInfo`), and AUTH_GET_ACL (the
-    response is an `AclInfo`)."""
-
-    subject: str | None = None
-
-
-class DeleteAclRequest(AclRequest, frozen=True, kw_only=True):
-    """AUTH_DELETE_ACL."""
-
-    policy_type: str | None = None
-    resource: str | None = None
-
-
-class ListAclsRequest(Header, frozen=True, kw_only=True):
-    """AUTH_LIST_ACL; the response is a list of `AclInfo`."""
-
-    subject_filter: str | None = None
-    resource_filter: str | None = None

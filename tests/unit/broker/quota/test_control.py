@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.broker import handlers as broker_handlers
-from tianzhou.broker.quota.bodies import LONGER
+from tianzhou.broker.quota.body_limits import LONGER
 from tianzhou.broker.quota.control import Quotas, message_count
 from tianzhou.broker.quota.rules import Rules
 from tianzhou.errors import ConfigError, RequestError
@@ -16,7 +16,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.records.batch import BatchItem
 from tianzhou.protocol.records.batch import encode as encode_batch
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.quota.body_limits import check_body
 
 PEER = "10.0.0.1:4711"
 

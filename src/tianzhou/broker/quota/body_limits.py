@@ -1,6 +1,6 @@
 """The maximum length of the body of a request to a broker, by its code.
 
-Messages are limited by frames and `maxMessageSize`; see `remoting/quota/bodies`.
+Messages are limited by frames and `maxMessageSize`; see `remoting/quota/body_limits`.
 """
 
 from tianzhou.limits import (
@@ -9,7 +9,7 @@ from tianzhou.limits import (
     SETTINGS_BODY_BYTES_MAX,
 )
 from tianzhou.protocol.codes import RequestCode
-from tianzhou.remoting.quota.bodies import Longer
+from tianzhou.remoting.quota.body_limits import Longer
 
 _MESSAGES = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
