@@ -1,4 +1,4 @@
-//! Items of an index file; its layout is drawn in `store/index.py`.
+//! Items of an index file; its layout is drawn in `store/index_file.py`.
 
 use crate::reader::Reader;
 use crate::view::Mapping;

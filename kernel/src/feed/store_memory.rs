@@ -2,7 +2,7 @@
 //!
 //! Python grants it and owns every position: what the feed has written takes effect when Python
 //! commits it (`Feed::end_batch`). The layouts are drawn in `store/consume_queue.py` and
-//! `store/index.py`.
+//! `store/index_file.py`.
 
 use pyo3::prelude::*;
 

@@ -5,7 +5,6 @@
 The writer redirects messages that are delivered later (delayed, timed, transactional). A client
 that sends a message to %RETRY%group itself, because sending it back failed, gets what
 `send_back.py` would do: a delay, or the dead-letter queue.
-
 """
 
 import random
