@@ -207,8 +207,8 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 0, "whom": 0, "nobody": 1, "somebody": 0, "someone": 0, "anybody": 0,
-    "everybody": 0, "him": 0, "told": 9, "twin": 1, "vouch": 0, "vain": 0, "let_go": 0,
+    "whoever": 0, "whom": 0, "nobody": 0, "somebody": 0, "someone": 0, "anybody": 0,
+    "everybody": 0, "him": 0, "told": 9, "twin": 0, "vouch": 0, "vain": 0, "let_go": 0,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
     "intake": 0, "lending": 0, "switchboard": 0, "pile": 0, "piles": 0, "pump": 0, "doubt": 0,
     "doubts": 0, "odd": 3, "door": 0, "room": 62, "mend": 0, "soon": 24,

@@ -320,7 +320,8 @@ async def test_values_without_effect_in_the_tables_are_retained_and_logged(
         loaded = broker.topics.topics["t"]
         assert (loaded.perm, loaded.attributes) == (14, topic["attributes"])
         assert broker.groups.groups["g"].attributes == group["attributes"]
-    logged = [record.getMessage() for record in caplog.records if "kept" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records]
+    logged = [each for each in messages if "loaded unchanged" in each]
     assert len(logged) == 5
     for text in ("BatchCQ", "PRIORITY", "perm is 14", "groupSysFlag is 5", "lite.bind.topic"):
         assert any(text in line for line in logged), text
