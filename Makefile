@@ -91,7 +91,7 @@ run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C sto
 demo-spark: setup $(VENV)/.spark ## the same with Spark installed: it ends with a Spark job over the messages
 	@exec $(BIN)/tianzhou up --demo
 
-# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and the groups of tests below run six at a
+# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and the groups of tests below run five at a
 # time. Groups with Spark have priority: Spark gives up a Python process that has not started within ten seconds. The
 # output of one group is shown as it runs, that of the others afterwards; failures and the slowest tests are listed at the end.
 TESTS_clients := $(wildcard tests/apache/test_cl*.py)
@@ -114,7 +114,7 @@ RUN_TESTS      = nice -n $(NICE) $(BIN)/pytest -q --durations=50 --durations-min
 test: setup $(VENV)/.spark valgrind-if-possible ## the gate: every check, and the tests of everything; ten minutes
 	@mkdir -p .cache
 	@rm -f .cache/failed-* .cache/test-*.log
-	@$(MAKE) --no-print-directory -k -j6 test-apache-shown $(GROUPS:%=test-%-beside) check-beside SELECTED="$(SELECTED)"; status=$$?; \
+	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(GROUPS:%=test-%-beside) check-beside SELECTED="$(SELECTED)"; status=$$?; \
 	for group in $(GROUPS) check; do echo "$$group, at the same time:"; sed '/= slowest .* durations =/,/^$$/d' .cache/test-$$group.log; done; \
 	cat .cache/test-*.log | grep -E '^ *[0-9.]+s (call|setup|teardown) ' | sort -rn | head -50 > .cache/durations.txt; \
 	echo "the slowest tests (.cache/durations.txt):"; cat .cache/durations.txt; \
