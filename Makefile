@@ -101,7 +101,7 @@ TESTS_apache  := tests/apache $(patsubst %,--ignore=%,$(TESTS_clients) $(TESTS_b
 TESTS_spark   := tests/spark
 TESTS_tools   := tests/integration/cli tests/integration/client tests/adversity
 TESTS_servers := tests/integration --ignore=tests/integration/cli --ignore=tests/integration/client
-TESTS_crash   := tests/crash
+TESTS_crash   := tests/crash tests/failover
 TESTS_laws    := tests/property
 TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy
 GROUPS        := clients kinds spark servers tools crash both laws core

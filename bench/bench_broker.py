@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ class Work:
     """The number of topics, if the other generator is used instead of mqload."""
     beside: Arguments | None = None
     """A second workload at the same time."""
+    pulled_least: int = PULL_COUNT_LEAST
 
     @property
     def pulls(self) -> bool:
@@ -94,7 +95,7 @@ DISK_USED_MAX, DISK_FREE_BYTES = 55, 30 << 30
 """Maximum disk usage in percent before a run, and the space that a run needs."""
 
 
-def _send(size: int, conns: int, window: int, *more: str) -> Arguments:
+def sending(size: int, conns: int, window: int, *more: str) -> Arguments:
     return (
         "send", "--topic", "BenchSend", "--size", str(size), "--conns", str(conns), "--window",
         str(window), "--queues", str(QUEUES), *more,
@@ -123,17 +124,21 @@ _TAGGED = (
 )  # fmt: skip
 _ALL = (OURS, APACHE, PURE)
 _SYNC = (("flushDiskType", "SYNC_FLUSH"),)
+BACKLOG_PERCENT = 2
+_BACKLOG = (("accessMessageInMemoryMaxRatio", str(BACKLOG_PERCENT)),)
+"""By the rule of Apache's broker, messages further behind than so much of memory are on disk."""
 
 WORKS = [
-    Work("send-1k-1-1", "send 1 KiB (1,1)", _send(1024, 1, 1), Aims(cpu=2, p50=1 / 0.7)),
-    Work("send-1k-8-1", "send 1 KiB (8,1)", _send(1024, 8, 1)),
-    Work("send-1k-16-8", "send 1 KiB (16,8)", _send(1024, 16, 8), Aims(4, 8, p99=3)),
+    Work("send-1k-1-1", "send 1 KiB (1,1)", sending(1024, 1, 1), Aims(cpu=2, p50=1 / 0.7)),
+    Work("send-1k-8-1", "send 1 KiB (8,1)", sending(1024, 8, 1)),
+    Work("send-1k-16-8", "send 1 KiB (16,8)", sending(1024, 16, 8), Aims(4, 8, p99=3)),
     Work(
-        "send-1k-64-16", "send 1 KiB (64,16)", _send(1024, 64, 16), Aims(4, 8, p99=3), servers=_ALL
+        "send-1k-64-16", "send 1 KiB (64,16)", sending(1024, 64, 16), Aims(4, 8, p99=3),
+        servers=_ALL,
     ),
-    Work("send-100-16-8", "send 100 B (16,8)", _send(100, 16, 8), Aims(cpu=8)),
+    Work("send-100-16-8", "send 100 B (16,8)", sending(100, 16, 8), Aims(cpu=8)),
     Work(
-        "batch-16-4", "batches 32 x 100 B (16,4)", _send(100, 16, 4, "--batch", "32"), Aims(cpu=4)
+        "batch-16-4", "batches 32 x 100 B (16,4)", sending(100, 16, 4, "--batch", "32"), Aims(cpu=4)
     ),
     *(_many(count) for count in (1, 100, 2000)),
     *(
@@ -145,13 +150,17 @@ WORKS = [
         Work(f"pull-100-{conns}", f"pull 32 x 100 B, {conns} conn.", _pull(100, conns))
         for conns in (1, 4, 16)
     ),
+    Work(
+        "backlog-16", "pull 32 x 1 KiB from the start of the log, 16 conn.", _pull(1024, 16),
+        settings=_BACKLOG, pulled_least=1,
+    ),
     Work("tags-1-percent", "pull 1 KiB, 1 % pass the tags, 4 conn.", _TAGGED, topics=1),
     Work(
-        "both", "send 1 KiB (16,8) and pull 32 x 1 KiB", _send(1024, 16, 8),
+        "both", "send 1 KiB (16,8) and pull 32 x 1 KiB", sending(1024, 16, 8),
         beside=_pull(1024, 4),
     ),
     Work(
-        "sync-64-4", "send 1 KiB (64,4), SYNC_FLUSH", _send(1024, 64, 4), Aims(rate=4),
+        "sync-64-4", "send 1 KiB (64,4), SYNC_FLUSH", sending(1024, 64, 4), Aims(rate=4),
         settings=_SYNC,
     ),
 ]  # fmt: skip
@@ -347,8 +356,8 @@ def _measure_server(
     prepare(programs, server, works, plan)
     expected_s = plan.prepare_s(server.name) + (plan.idle_s if plain else 0)
     progress.done(expected_s, f"{server.name}: started and prepared")
-    # Pulls come first: both brokers return messages that are further behind the end of the log than
-    # 40 % of the memory in small batches, and a faster server would get there sooner.
+    # Pulls come first: Apache's broker returns messages that are further behind the end of the log
+    # than 40 % of the memory in small batches, and a faster server would get there sooner.
     for work in sorted(works, key=lambda work: (not work.pulls, work.sends)):
         if work.topics and work.sends:
             _prepare_topics(programs, server, work, plan)
@@ -418,7 +427,7 @@ def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> lis
     if work.beside is None:
         found = loads.run(program, server, (*work.arguments, *plan.times))
         if work.pulls and not work.topics:
-            check_answers(server.name, found)
+            check_answers(server.name, found, work.pulled_least)
         return [found]
     both = loads.run_both(
         program, server, (*work.arguments, *plan.times), server, (*work.beside, *plan.times)
@@ -432,9 +441,9 @@ def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> lis
     return list(both)
 
 
-def check_answers(server: str, load: Load) -> None:
+def check_answers(server: str, load: Load, least: int = PULL_COUNT_LEAST) -> None:
     """Reject a run whose pulls returned too few messages. Raises RuntimeError."""
-    if load["msgs"] < PULL_COUNT_LEAST * load["reqs"]:
+    if load["msgs"] < least * load["reqs"]:
         raise RuntimeError(
             f"{server}: pulls of {PULL_COUNT} brought {load['msgs'] / load['reqs']:.1f} messages "
             f"each; the messages are too old to count as in memory"
@@ -446,22 +455,29 @@ def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan)
     port, words = server.port, {word for work in works for word in work.arguments}
     words |= {word for work in works for word in work.beside or ()}
     broker_servers.create_topic(port, "BenchSend", QUEUES)
-    warm = (*_send(1024, 16, 8), *plan.warm_times)
+    warm = (*sending(1024, 16, 8), *plan.warm_times)
     # With other load on the machine a cold server may reject some of these, which does not matter.
     loads.run(programs.mqload, server, warm, strict=False)
     for size in (1024, 100):
         topic = f"BenchPull{size}"
         if topic in words:
-            broker_servers.create_topic(port, topic, QUEUES)
-            fill = (
-                "send", "--topic", topic, "--size", str(size), "--batch", "32", "--conns", "4",
-                "--window", "4", "--queues", str(QUEUES), "--count", str(plan.fill_count),
-            )  # fmt: skip
-            loads.run(programs.mqload, server, fill, strict=False)
+            _fill(programs, server, topic, size, plan.fill_count)
     for work in works:
+        if work.settings == _BACKLOG:
+            behind_bytes = psutil.virtual_memory().total * BACKLOG_PERCENT // 100
+            _fill(programs, server, "BenchBehind", 1024, 2 * behind_bytes // loads.RECORD_BYTES)
         if work.name == "tags-1-percent":
             broker_servers.create_topic(port, "BenchTags", QUEUES)
             loads.fill_tagged(port, "BenchTags", QUEUES, plan.fill_count, 1024)
+
+
+def _fill(programs: Programs, server: Measured, topic: str, size: int, count: int) -> None:
+    broker_servers.create_topic(server.port, topic, QUEUES)
+    fill = (
+        "send", "--topic", topic, "--size", str(size), "--batch", "32", "--conns", "4",
+        "--window", "4", "--queues", str(QUEUES), "--count", str(count),
+    )  # fmt: skip
+    loads.run(programs.mqload, server, fill, strict=False)
 
 
 def _prepare_topics(programs: Programs, server: Measured, work: Work, plan: Plan) -> None:
@@ -513,9 +529,9 @@ def _workers_sample(
     with broker_servers.two_workers(memory.adopt) as (one, other):
         for worker in (one, other):
             broker_servers.create_topic(worker.port, "BenchSend", QUEUES)
-            short = (*_send(1024, 64, 16), "--warmup", "0", "--duration", "1")
+            short = (*sending(1024, 64, 16), "--warmup", "0", "--duration", "1")
             loads.run(programs.mqload, worker, short)
-        load = (*_send(1024, 64, 16), *plan.times)
+        load = (*sending(1024, 64, 16), *plan.times)
         began_s, stolen_s = time.perf_counter(), stolen_cpu_s()
         alone = loads.run(programs.mqload, one, load)
         both = loads.run_both(programs.mqload, one, load, other, load)
@@ -552,11 +568,14 @@ def main() -> None:
     parser.add_argument("--server", choices=SERVERS, help="one server only")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument(
+        "--fill", type=int, default=FILL_COUNT, metavar="COUNT",
+        help="messages of each topic that is pulled; 12700000 of 1 KiB are a log of 13 GB",
+    )  # fmt: skip
     options = parser.parse_args()
     works = frozenset(options.work) if options.work else None
     plan = plan_of(options.rounds, options.seconds, works, options.server)
-    if options.quick:
-        plan = QUICK_PLAN
+    plan = QUICK_PLAN if options.quick else replace(plan, fill_count=options.fill)
     results = measure(plan)
     for (work, server), samples in results.works.items():
         print(

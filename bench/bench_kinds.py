@@ -38,6 +38,7 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import DelayLevels
 from tianzhou.broker.scheduled.timer_loop import Timer
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -378,7 +379,10 @@ def scratch_halves(directory: Path | None) -> Generator[tuple[MessageWriter, Che
         settings = LiveSettings(load_broker_config(environ={}, flags=given))
         with MessageStore.open(settings.config) as store:
             writer = MessageWriter(store)
-            halves = Halves(settings, store, writer, OffsetTable(), wall_ms, steady_ms, HOST)
+            durability = Durability(store, settings)
+            halves = Halves(
+                settings, store, durability, writer, OffsetTable(), wall_ms, steady_ms, HOST
+            )
             writer.add_redirect(halves.redirect)
             topics = TopicTable([], wall_ms)
             yield writer, CheckLoop(halves, topics, lambda _: True)

@@ -25,7 +25,7 @@ APACHE_VERSION = "5.5.0"
 APACHE_JVM = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xms4g", "-Xmx4g")
 NAMESRV_JVM = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xms512m", "-Xmx1g")
 
-COMMON: dict[str, object] = {
+COMMON: dict[str, Any] = {
     "brokerName": "broker-a",
     "brokerIP1": "127.0.0.1",
     "mappedFileSizeCommitLog": 1 << 30,
@@ -57,7 +57,7 @@ class Measured:
 @contextmanager
 def tianzhou(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
     """Our nameserver and broker."""
-    with _directory(keep_files) as home, _ours(home, "tianzhou", {}, settings) as measured:
+    with directory(keep_files) as home, _ours(home, "tianzhou", {}, settings) as measured:
         yield measured
 
 
@@ -65,12 +65,12 @@ def tianzhou(keep_files: KeepFiles | None = None, **settings: object) -> Generat
 def pure(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
     """The same with the kernel switched off."""
     environment = {"TIANZHOU_PURE": "1"}
-    with _directory(keep_files) as home, _ours(home, "pure", environment, settings) as measured:
+    with directory(keep_files) as home, _ours(home, "pure", environment, settings) as measured:
         yield measured
 
 
 @contextmanager
-def _directory(keep_files: KeepFiles | None) -> Generator[Path]:
+def directory(keep_files: KeepFiles | None) -> Generator[Path]:
     """Where a server lives and leaves its files."""
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as directory:
         yield Path(directory)
@@ -97,7 +97,7 @@ def _ours(
 @contextmanager
 def two_workers(keep_files: KeepFiles | None = None) -> Generator[tuple[Measured, Measured]]:
     """Our nameserver, and a broker with two workers."""
-    with _directory(keep_files) as home:
+    with directory(keep_files) as home:
         ports = (port := free_port(-2, 1, 8, 10, 11), port + _WORKER_PORT_STEP)
         namesrv_file, broker_file = _write_settings(home, port, {})
         started = time.perf_counter()
@@ -164,7 +164,7 @@ def apache(keep_files: KeepFiles | None = None, **settings: object) -> Generator
     properties: dict[str, Any] = COMMON | {"timerFlushIntervalMs": 1_000} | settings
     started = time.perf_counter()
     with (
-        _directory(keep_files) as store,
+        directory(keep_files) as store,
         apache_namesrv(APACHE_VERSION, jvm_options=NAMESRV_JVM) as namesrv,
         apache_broker(
             APACHE_VERSION,

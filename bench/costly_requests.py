@@ -8,6 +8,7 @@ Longer than 500 lines: one table with an entry for every request code.
 """
 
 import base64
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -593,6 +594,22 @@ def _statistics(world: World) -> Iterator[Costly]:
     )  # fmt: skip
 
 
+def _failover() -> Iterator[Costly]:
+    """Of groups whose master is elected; this broker refuses them after it has read them."""
+    for code in (
+        RequestCode.HA_GROUP, RequestCode.CONTROLLER_GET_METADATA_INFO,
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+    ):  # fmt: skip
+        yield Costly(code, "all", None, answers=_ANY)
+    command = {"command": "switch", "replicaId": "64", "by": "x" * 30_000}
+    yield Costly(RequestCode.HA_GROUP_COMMAND, "by a long name", command, answers=_ANY)
+    names = json.dumps(["broker-a"] * 5_000).encode()
+    code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+    yield Costly(code, "most names", None, names, _ANY)
+    elect = {"clusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": "2"}
+    yield Costly(RequestCode.CONTROLLER_ELECT_MASTER, "one", elect, answers=_ANY)
+
+
 def _store(world: World) -> Iterator[Costly]:
     del world
     yield Costly(RequestCode.CLEAN_UNUSED_TOPIC, "all", None)
@@ -600,10 +617,22 @@ def _store(world: World) -> Iterator[Costly]:
     yield Costly(RequestCode.DELETE_EXPIRED_COMMITLOG, "all", None)
     for code in (
         RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_TIMER_CHECK_POINT,
-        RequestCode.GET_BROKER_HA_STATUS, RequestCode.RESET_MASTER_FLUSH_OFFSET,
+        RequestCode.GET_TIMER_METRICS, RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET,
         RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO,
     ):  # fmt: skip
         yield Costly(code, "all", None, answers=_ANY)
+    epochs = ",".join(f"{number}-{number}" for number in range(1, 1001))
+    yield Costly(
+        RequestCode.HA_HELLO, "most epochs",
+        {"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerId": "1",
+         "storeId": "0" * 32, "endOffset": "1000", "epochs": epochs, "logFileBytes": "4194304"},
+        answers=_ANY,
+    )  # fmt: skip
+    yield Costly(
+        RequestCode.CHANGE_BROKER_ROLE, "to a long role", {"role": "x" * 10_000}, answers=_ANY
+    )
+    yield from _failover()
     lines = b"".join(b"unknownSetting%d=1\n" % n for n in range(900))
     assert len(lines) < SETTINGS_BODY_BYTES_MAX
     yield Costly(RequestCode.UPDATE_BROKER_CONFIG, "most settings", None, lines, _ANY)

@@ -70,10 +70,18 @@ def built() -> Generator[Programs]:
 
 
 def run(
-    program: Path, server: Measured, arguments: tuple[str, ...], *, strict: bool = True
+    program: Path,
+    server: Measured,
+    arguments: tuple[str, ...],
+    *,
+    beside: tuple[int, ...] = (),
+    strict: bool = True,
 ) -> Load:
-    """One run of a generator; a strict one raises RuntimeError if there are errors in it."""
-    return _told(server, _start(program, server, arguments), strict=strict)
+    """One run of a generator; a strict one raises RuntimeError if there are errors in it.
+
+    The CPU of the processes `beside` counts as the server's.
+    """
+    return _told(server, _start(program, server, arguments, beside), strict=strict)
 
 
 def run_both(
@@ -90,11 +98,10 @@ def run_both(
 
 
 def _start(
-    program: Path, server: Measured, arguments: tuple[str, ...]
-) -> subprocess.Popen[str]:  # fmt: skip
-    command = [
-        str(program), *arguments, "--port", str(server.port), "--server-pid", str(server.pid),
-    ]  # fmt: skip
+    program: Path, server: Measured, arguments: tuple[str, ...], beside: tuple[int, ...] = ()
+) -> subprocess.Popen[str]:
+    pids = ",".join(map(str, (server.pid, *beside)))
+    command = [str(program), *arguments, "--port", str(server.port), "--server-pid", pids]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

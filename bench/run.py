@@ -17,6 +17,9 @@ benchmarks:
   held      cost of idle connections, topics and long polls; long-poll latency
   kinds     delayed, timer and transactional messages, retries
   stalls    longest wait of other requests during the most expensive ones
+  replication  a master with a slave, compared with one without and with Apache's
+  failover  how long a switch takes, and how long clients wait: kill, stop, planned switch
+  failover-price  three elected replicas, compared with one broker and with Apache's controller mode
   client    sending and consuming in one process, compared with the Java client
 """
 
@@ -36,14 +39,18 @@ from typing import NoReturn
 from bench import (
     bench_broker,
     bench_client,
+    bench_failover,
+    bench_failover_price,
     bench_held,
     bench_kinds,
     bench_namesrv,
+    bench_replication,
     bench_stalls,
     bench_store,
     bench_wire,
     broker_servers,
     broker_table,
+    replication_table,
 )
 from bench.progress import Progress, minutes, say
 
@@ -153,6 +160,23 @@ def kinds(*, quick: bool) -> str:
     return "One run.\n\n" + table(["figure", "unit", "value"], rows)
 
 
+def replication(*, quick: bool) -> str:
+    plan = bench_replication.QUICK if quick else bench_replication.FULL
+    return replication_table.text(bench_replication.measure(plan), table)
+
+
+def failover(*, quick: bool) -> str:
+    runs = bench_failover.QUICK_RUNS if quick else bench_failover.RUNS
+    found = bench_failover.rows(bench_failover.measure(runs))
+    count = "One run each." if quick else f"Median of {runs} runs, with the shortest and longest."
+    return f"{count}\n\n{table(bench_failover.HEADS, found)}"
+
+
+def failover_price(*, quick: bool) -> str:
+    plan = bench_failover_price.QUICK if quick else bench_failover_price.FULL
+    return bench_failover_price.text(bench_failover_price.measure(plan), table)
+
+
 def client(*, quick: bool) -> str:
     found = bench_client.measure(
         seconds=1.0 if quick else 5.0, rounds=1 if quick else 3, apache=not quick
@@ -184,6 +208,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "held": held,
     "kinds": kinds,
     "stalls": stalls,
+    "replication": replication,
+    "failover": failover,
+    "failover-price": failover_price,
     "client": client,
 }
 
@@ -196,6 +223,12 @@ EXPECTED_S: dict[str, tuple[float, float]] = {
     "held": (45, 15),
     "kinds": (590, 60),
     "stalls": (75, 25),
+    "replication": (bench_replication.FULL.expected_s(), bench_replication.QUICK.expected_s()),
+    "failover": (bench_failover.expected_s(quick=False), bench_failover.expected_s(quick=True)),
+    "failover-price": (
+        bench_failover_price.FULL.expected_s(),
+        bench_failover_price.QUICK.expected_s(),
+    ),
     "client": (600, 60),
 }
 """Expected durations, full and quick, for the estimate; that of the broker is computed."""

@@ -4,6 +4,7 @@ Functions return None for input that they decline; `tianzhou.protocol.kernel` th
 pure-Python version.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tianzhou.protocol.pure.frames import Buffer, Header
@@ -67,6 +68,7 @@ def walk_records(
 def put_index_items(
     file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes, /
 ) -> int | None: ...
+
 class Feed:
     """The fast path: see `kernel/src/feed/mod.rs` and, for the duties of the caller,
     `broker/requests/fast_path.py`."""
@@ -91,17 +93,25 @@ class Feed:
         pull_on: bool,
         lite_pull_on: bool,
         pull_count: int,
-        read_count: tuple[int, int],
-        read_bytes: tuple[int, int],
+        read_count: int,
+        read_bytes: int,
         memory_bytes: int,
         checked_from: int,
     ) -> None: ...
     def set_hot_bytes(self, hot_bytes: int, /) -> None: ...
+    def set_confirmed(self, log_offset: int, /) -> None: ...
+    def set_max_offset(self, max_offset: Callable[[Any], int], /) -> None: ...
     def put_topic(
         self, name: str, queue_count: int, read_count: int, multi_tag: bool, /
     ) -> None: ...
     def grant_pulls(
-        self, topic: str, group: str, version: int | None, codes: list[int] | None, /
+        self,
+        topic: str,
+        group: str,
+        version: int | None,
+        codes: list[int] | None,
+        brokers: tuple[int, int] = ...,
+        /,
     ) -> None: ...
     def revoke_pulls(self, topic: str, group: str, /) -> None: ...
     def revoke_all_pulls(self) -> None: ...

@@ -54,6 +54,18 @@ class BodyError(ProtocolError):
     """A body (JSON, compressed or binary) cannot be read."""
 
 
+class ReplicationError(ProtocolError):
+    """Master and slave contradict each other: frames, log offsets, epochs or file sizes."""
+
+
+class AuthorityError(TianzhouError, retriable=True):
+    """The authority of a replication group (etcd) is out of reach, refuses, or has bad content."""
+
+
+class IdentityHeld(AuthorityError):
+    """Another process is alive under the id of this one: an earlier one, or a copy of its disk."""
+
+
 # -- network -----------------------------------------------------------------------------------
 
 
@@ -104,6 +116,14 @@ class StoreError(TianzhouError):
     """An operation of the store failed or is not possible."""
 
 
+class WritesRefused(StoreError):
+    """The broker lets nothing be stored now, although the store could; `code` is the response."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class ConfigError(TianzhouError):
     """A setting is wrong; the text names the file, the line and the remedy."""
 
@@ -134,6 +154,10 @@ class StoreReadOnly(StoreError):
 
 class StoreBroken(StoreError):
     """A write or flush failed; nothing more is acknowledged until a restart."""
+
+
+class TruncationRefused(StoreError):
+    """The log may not be cut there; nothing was changed."""
 
 
 class StoreCorrupt(StoreError):
@@ -246,7 +270,12 @@ class BrokerFailed(BrokerError, retriable=True, other_broker_may_succeed=True):
 
 
 class BrokerBusy(BrokerError, retriable=True, nothing_stored=True, other_broker_may_succeed=True):
-    """SYSTEM_BUSY, SERVICE_NOT_AVAILABLE: the broker is overloaded, starting or stopping."""
+    """SYSTEM_BUSY: the broker is overloaded."""
+
+
+class BrokerNotServing(BrokerBusy, stale_route=True):
+    """SERVICE_NOT_AVAILABLE: the broker is starting or stopping, its disk is full, or it is a slave
+    now."""
 
 
 class BrokerLeaving(BrokerBusy, stale_route=True):

@@ -136,6 +136,42 @@ WEB_TIMEOUT_MS = _limit(
     5_000, "ms", "sending an HTTP request and reading its response", "the connection is closed"
 )
 
+# -- HA port ---------------------------------------------------------------------------------------
+
+HA_CONNECTIONS_MAX = _limit(
+    64, "connections", "connections to the HA port of a master",
+    "a new connection is closed, and logged",
+)  # fmt: skip
+HA_SILENT_MAX = _limit(
+    16, "connections", "of these, the ones that have not sent a report (which no slaves use up)",
+    "the oldest of the address that has most of them is closed",
+)  # fmt: skip
+HA_TOKENS_MAX = _limit(
+    64, "tokens", "tokens that slaves got on the listen port and have not used",
+    "the oldest becomes invalid, and its slave says hello again",
+)  # fmt: skip
+HA_TOKEN_MS = _limit(
+    10_000, "ms", "how long such a token is valid", "the connection to the HA port is closed"
+)
+
+# -- etcd ------------------------------------------------------------------------------------------
+
+ETCD_ANSWER_BYTES_MAX = _limit(
+    8 * _MIB, "bytes", "an answer of etcd, and the unread part of a watch",
+    "the connection is closed, and the next member is asked",
+)  # fmt: skip
+ETCD_VALUE_BYTES_MAX = _limit(
+    64 * _KIB, "bytes", "the value of a key of a broker group in etcd",
+    "an error that names the key; it is neither read nor written",
+)  # fmt: skip
+ETCD_KEYS_MAX = _limit(
+    192, "keys", "keys of a broker group in etcd, foreign ones included",
+    "an error that names their prefix",
+)  # fmt: skip
+ETCD_ENDPOINTS_MAX = _limit(
+    16, "addresses", "addresses in haEtcdEndpoints", "the setting is refused"
+)
+
 # -- tables of a broker ----------------------------------------------------------------------------
 
 _NOT_ADDED = "new entries are refused with both figures and the setting; existing ones stay valid"

@@ -36,7 +36,6 @@ CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 QUEUES = [0, 1, 2, 3]
 SOON_S = 90
-UPDATE_AND_CREATE_TOPIC = 17
 
 NO_LOOK_OF_THEIR_OWN = "-Drocketmq.client.rebalance.waitInterval=600000"
 
@@ -98,13 +97,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 def create_topic(cluster: Cluster, topic: str) -> None:
     """A topic of four queues, registered with the nameserver."""
-    fields = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(len(QUEUES)),
-        "writeQueueNums": str(len(QUEUES)), "perm": "6", "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    answer = ask_server(cluster.broker.address, UPDATE_AND_CREATE_TOPIC, fields)
-    assert answer.code == requests.SUCCESS, answer
+    requests.create_topic(cluster.broker.address, topic, len(QUEUES))
     wait_for_route(cluster, topic)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.apache.test_spark_apache import create_topic
+from tests.support.apache.requests import create_topic
 from tests.support.apache.servers import apache_broker, apache_namesrv, wait_until
 from tianzhou.client.sync import Producer
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.apache.requests import create_topic
 from tests.support.apache.servers import (
     Server,
     apache_broker,
@@ -88,16 +89,6 @@ def test_batches_from_the_broker_and_from_its_files_agree(
         sizes.check(online.option("subscribe", "many").schema(sizes.COLUMNS).load(), stored)
         offline = spark.read.format("rocketmq-store").option("subscribe", "many")
         sizes.check(offline.schema(sizes.COLUMNS).load(str(store)), stored)
-
-
-def create_topic(address: str, topic: str, queue_count: int) -> None:
-    fields = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": f"{queue_count}",
-        "writeQueueNums": f"{queue_count}", "perm": "6", "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    answer = ask_server(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-    assert answer.code == 0, answer
 
 
 def wait_for_queues(broker: Server) -> None:

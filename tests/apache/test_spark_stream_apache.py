@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.test_spark_apache import create_topic
+from tests.support.apache.requests import create_topic
 from tests.support.apache.servers import (
     Restartable,
     apache_broker,

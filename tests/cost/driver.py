@@ -63,8 +63,8 @@ class Fed:
             index_on=True, waits=False, store_host=HOST,
             id_prefix=encode_offset_id(("10.0.0.1", 10911), 0)[:-16], cluster="DefaultCluster",
             special_names=["DELAY", "TRAN_MSG"], region="DefaultRegion", trace_on=True, version=500,
-            pull_on=True, lite_pull_on=True, pull_count=32, read_count=(32, 8),
-            read_bytes=(256 << 10, 64 << 10), memory_bytes=LOG_BYTES, checked_from=0,
+            pull_on=True, lite_pull_on=True, pull_count=32, read_count=32,
+            read_bytes=256 << 10, memory_bytes=1 << 40, checked_from=0,
         )  # fmt: skip
         feed.put_topic(TOPIC, QUEUE_COUNT, QUEUE_COUNT, False)
         feed.grant_log(memoryview(self.log), 0, 0)
@@ -77,7 +77,7 @@ class Fed:
             queue = Queue()
             feed.grant_queue(TOPIC, queue_id, queue, memory, 0, 0, QUEUE_ENTRY_MAX)
             feed.grant_queue_file(TOPIC, queue_id, queue, memory, 0, QUEUE_ENTRY_MAX, 0)
-        feed.grant_pulls(TOPIC, GROUP, None, None)
+        feed.grant_pulls(TOPIC, GROUP, None, None, (0, 1))
 
     def take(self, buffer: bytes, message_count: int) -> None:
         """Feed frames, which must all be handled, and end the batch."""

@@ -21,6 +21,7 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -57,8 +58,9 @@ class Life:
         self.offsets = OffsetTable()
         self.offsets.load(self.saved)
         given = [Given("storePathRootDir", str(self.folder), "test", deliberate=True)]
+        settings = LiveSettings(load_broker_config(environ={}, flags=given))
         self.pops = Pops(
-            LiveSettings(load_broker_config(environ={}, flags=given)), self.store,
+            settings, self.store, Durability(self.store, settings),
             TopicTable((), lambda: self.now_ms), GroupTable(lambda: self.now_ms), self.offsets,
             Stats(started_ms=0), lambda: self.now_ms, lambda: self.now_ms, HERE,
             self.topics_saved, lambda _: None,

@@ -34,13 +34,13 @@ class FeedBench:
             frame_max=1 << 20, body_max=4000, batch_max=1000, batch_keys_max=1000, index_on=True,
             waits=False, store_host=_HOST, id_prefix="7F00000100002A9F", cluster="cluster",
             special_names=["DELAY"], region="region", trace_on=True, version=407, pull_on=True,
-            lite_pull_on=True, pull_count=160, read_count=(32, 8),
-            read_bytes=(256 * 1024, 64 * 1024), memory_bytes=1 << 40, checked_from=0,
+            lite_pull_on=True, pull_count=160, read_count=32,
+            read_bytes=256 * 1024, memory_bytes=1 << 40, checked_from=0,
         )  # fmt: skip
         feed.grant_stage(self._stage)
         feed.put_topic(TOPIC, 1, 1, False)
-        feed.grant_pulls(TOPIC, GROUP, None, None)
-        feed.grant_pulls(TOPIC, GROUP, 1, None)
+        feed.grant_pulls(TOPIC, GROUP, None, None, (0, 1))
+        feed.grant_pulls(TOPIC, GROUP, 1, None, (0, 1))
 
     def run(self, data: bytes) -> int:
         """Process an input and check everything; returns how many frames were consumed."""

@@ -10,6 +10,9 @@ from pathlib import Path
 from tests.fuzz import feed_bench, guard_bench
 from tests.support import framing, registration
 from tests.support.header_table import REQUEST_HEADERS
+from tianzhou.ha.authority import etcd_answers
+from tianzhou.ha.authority.http_response import ResponseDecoder
+from tianzhou.ha.authority.json_documents import DocumentSplitter
 from tianzhou.protocol import command, fastjson, kernel, properties
 from tianzhou.protocol.bodies import codec as bodies
 from tianzhou.protocol.bodies.route import TopicRouteData
@@ -117,6 +120,32 @@ def ids() -> tuple[bytes, ...]:
     )
 
 
+def gateway_responses() -> tuple[bytes, ...]:
+    """As etcd 3.4 and what stands before it answer, without unrelated headers."""
+    return (
+        b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"a":"b"}',
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b'7\r\n{"a":1}\r\nA;name=value\r\n\n{"b":"c"}\r\n0\r\n\r\n',
+        b"HTTP/1.1 412 Precondition Failed\r\nTrailer: Grpc-Trailer-Content-Type\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\nGrpc-Trailer-Content-Type: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 400 Bad Request\r\n\r\nto the end",
+    )
+
+
+_GATEWAY_HEADER = b'"header":{"cluster_id":"12","member_id":"13","revision":"3","raft_term":"2"}'
+
+
+def gateway_answers() -> tuple[bytes, ...]:
+    return (
+        b"{" + _GATEWAY_HEADER + b',"succeeded":true,"responses":[{"response_range":{"header":'
+        b'{"revision":"3"},"kvs":[{"key":"YQ==","mod_revision":"3","lease":"7","value":"Yg=="}]}}]}',
+        b'{"result":{' + _GATEWAY_HEADER + b',"created":true}}\n{"result":{' + _GATEWAY_HEADER
+        + b',"events":[{"kv":{"key":"YQ==","mod_revision":"3"}},{"type":"DELETE"}]}}',
+        b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}',
+        b'{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}',
+    )  # fmt: skip
+
+
 # -- decoders --------------------------------------------------------------------------------------
 
 
@@ -195,6 +224,30 @@ def topics_body(data: bytes) -> object:
     return bodies.decode(TopicConfigTable, data)
 
 
+def gateway_response(data: bytes) -> object:
+    """In two pieces; the limit of the body holds."""
+    decoder = ResponseDecoder(UNPACKED_LIMIT_BYTES)
+    for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
+        decoder.feed(piece)
+    if not decoder.is_complete:
+        decoder.feed_end()
+    body = decoder.take_body()
+    assert len(body) <= UNPACKED_LIMIT_BYTES
+    assert 200 <= decoder.status <= 999
+    return body
+
+
+def gateway_answer(data: bytes) -> object:
+    """As each kind of answer, and as an error."""
+    etcd_answers.refusal(500, data)
+    try:
+        for document in DocumentSplitter(UNPACKED_LIMIT_BYTES).feed(data):
+            etcd_answers.decode_streamed(etcd_answers.WatchAnswer, document)
+    except etcd_answers.Refusal:
+        return None
+    return etcd_answers.decode(etcd_answers.TxnAnswer, data)
+
+
 @cache
 def feed() -> feed_bench.FeedBench:
     made = kernel.new_feed()
@@ -240,6 +293,8 @@ TARGETS = (
     Target("registration, raw", registration_raw, raw_registrations),
     Target("compressed body", unpack, packed),
     Target("offset id", offset_id, ids),
+    Target("response of etcd", gateway_response, gateway_responses),
+    Target("answer of etcd", gateway_answer, gateway_answers),
     Target("access control", guarded, guard_bench.corpus),
     *((Target("feed", fed, feed_bench.corpus),) if kernel.WHY_PURE is None else ()),
 )

@@ -25,7 +25,7 @@ from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
 from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.durability import Durability, Replicas
 from tianzhou.broker.storing.overload import SendGate
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.clients import (
@@ -55,6 +55,7 @@ from tianzhou.remoting.shared_state import SharedState
 from tianzhou.store.config import ENTRY_BYTES, FlushDiskType
 from tianzhou.store.consume_queue import Entry
 from tianzhou.store.message_store import Draft, MessageStore
+from tianzhou.store.reading import StoreReader
 
 pytestmark = [
     pytest.mark.kernel,
@@ -134,6 +135,7 @@ class Side:
     clock: Now
     peer: tuple[str, int]
     pairs: dict[str, object] = field(default_factory=dict[str, object])
+    replicas: Replicas | None = None
 
     def __post_init__(self) -> None:
         given = [Given(key, str(value), "test") for key, value in (PAIRS | self.pairs).items()]
@@ -146,15 +148,15 @@ class Side:
         unused: Any = None
         self.deps = Deps(
             settings=self.settings, clock=self.clock, steady=self.clock, address=unused,
+            replication=unused, replication_status=unused, change_role=unused,
             store_host=STORE_HOST, id_prefix=encode_offset_id(STORE_HOST, 0)[:-16],
             topics=self.topics, groups=GroupTable(self.clock), offsets=OffsetTable(), modes=unused,
             consumers=ConsumerTable[Connection](), producers=unused, client_ids=unused,
             limits=unused, stats=self.stats, history=unused, saved=_saved, store=self.store,
             writer=MessageWriter(self.store), gate=SendGate(), scheduled=unused, halves=unused,
-            durability=Durability(
-                self.store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
-            ),
-            pops=unused, send_backs=unused, client=unused, polls=unused, arm=lambda: None,
+            durability=Durability(self.store, self.settings, self.replicas),
+            pops=unused, send_backs=unused, client=unused, polls=unused,
+            arm=lambda: None,
             parked=ParkedPulls[Connection, WaitingPull](), may_consume=unused,
             on_messages=self._pull_found, on_reset=unused, on_settings=unused, acl_files=None,
         )  # fmt: skip
@@ -503,13 +505,18 @@ def change(sender: Sender, sides: list[Side]) -> None:
             side.deps.groups.put(
                 SubscriptionGroupConfig(group_name="forbidden", consume_enable=number % 2 == 0)
             )
+            side.deps.groups.put(
+                SubscriptionGroupConfig(
+                    group_name="g", broker_id=number % 3, which_broker_when_consume_slowly=number
+                )
+            )
         else:
             side.clock.ms += number * 700
 
 
 def compare(fed: Side, plain: Side) -> None:
     answers = [bytes(side.transport.written) for side in (fed, plain)]
-    if plain.settings.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+    if plain.deps.durability.may_wait:
         # Held responses are sent in blocks or one by one.
         answers = [b"".join(sorted(frames_of(each))) for each in answers]
     assert answers[0] == answers[1]
@@ -534,13 +541,16 @@ def run(
     *,
     pull_percent: int = 10,
     repeat_percent: int = 0,
+    replicas: Replicas | None = None,
 ) -> tuple[int, int]:
-    return asyncio.run(_run(Sender(seed, pull_percent, repeat_percent), peer, pairs))
+    return asyncio.run(_run(Sender(seed, pull_percent, repeat_percent), peer, pairs, replicas))
 
 
-async def _run(sender: Sender, peer: tuple[str, int], pairs: dict[str, object]) -> tuple[int, int]:
+async def _run(
+    sender: Sender, peer: tuple[str, int], pairs: dict[str, object], replicas: Replicas | None
+) -> tuple[int, int]:
     """Returns how many requests, and how many pulls among them, only the fast path served."""
-    sides = [Side(with_feed, Now(), peer, pairs) for with_feed in (True, False)]
+    sides = [Side(with_feed, Now(), peer, pairs, replicas) for with_feed in (True, False)]
     for side in sides:
         prepare(side)
         side.subscribe("g", "payments", "b c", 1)
@@ -583,6 +593,12 @@ LARGER: dict[str, object] = {
     "maxTransferBytesOnMessageInMemory": 3000,
 }
 """Files large enough for most pulls."""
+FAR: dict[str, object] = {
+    "accessMessageInMemoryMaxRatio": 0,
+    "slaveReadEnable": "true",
+    "maxTransferCountOnMessageInDisk": 2,
+    "maxTransferBytesOnMessageInDisk": 1000,
+}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -591,9 +607,49 @@ def test_fast_path_equals_the_handlers(seed: int) -> None:
     assert fed_count > 20, "the feed took next to nothing, so nothing was compared"
 
 
+class FastReplicas:
+    """Slaves that have a message as soon as it is stored."""
+
+    replicated_log_offset = 1 << 62
+
+    def are_in_reach(self, end_log_offset: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("replicas", [None, FastReplicas()])
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_sync_master_answers_as_the_handlers(flush: str, replicas: Replicas | None) -> None:
+    """With slaves and without: then no send ends with SEND_OK, unless it does not wait."""
+    pairs: dict[str, object] = {"brokerRole": "SYNC_MASTER", "flushDiskType": flush}
+    fed_count, _ = run(11, PEERS[0], LARGER | pairs, repeat_percent=40, replicas=replicas)
+    assert fed_count > 20, "the feed took next to nothing, so nothing was compared"
+
+
 @pytest.mark.parametrize("seed", range(20, 28))
 def test_pulls_with_messages_equal_the_handlers(seed: int) -> None:
     pairs = LARGER | ({"flushDiskType": "SYNC_FLUSH"} if seed == 27 else {})
+    _, fed_pull_count = run(seed, PEERS[0], pairs, pull_percent=50)
+    assert fed_pull_count > 2, "the feed took next to no pull"
+
+
+@pytest.mark.parametrize("seed", range(60, 64))
+def test_suggested_brokers_equal_those_of_the_handlers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With slaveReadEnable, about half of the messages being too old to be in memory."""
+    monkeypatch.setattr(StoreReader, "memory_bytes", 20_000)
+    pairs = LARGER | {"slaveReadEnable": "true"}
+    _, fed_pull_count = run(seed, PEERS[0], pairs, pull_percent=50)
+    assert fed_pull_count > 2, "the feed took next to no pull"
+
+
+@pytest.mark.parametrize("seed", range(60, 64))
+def test_pulls_of_messages_far_from_the_end_equal_the_handlers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By RocketMQ's rule none is in memory; both look, and find them there."""
+    monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch.HOT_BYTES", 0)
+    pairs = LARGER | FAR
     _, fed_pull_count = run(seed, PEERS[0], pairs, pull_percent=50)
     assert fed_pull_count > 2, "the feed took next to no pull"
 
@@ -727,6 +783,38 @@ async def test_failed_write_fails_all_sends_of_the_iteration(flush: str) -> None
     assert side.store.max_offset("orders", 0) == 3
     for connection, _ in others:
         connection.connection_lost(None)
+    side.close()
+
+
+async def test_role_that_changes_within_an_iteration_applies_to_its_sends() -> None:
+    """They are written under the new role, which has no slave."""
+    side = await fed_side()
+    others = [side.another() for _ in range(2)]
+    for number, (connection, _) in enumerate(others):
+        feed_bytes(connection, send_frame(number, b"x"))
+    assert not any(transport.written for _, transport in others)
+    given = [
+        Given(key, str(value), "test")
+        for key, value in (PAIRS | LARGER | {"brokerRole": "SYNC_MASTER"}).items()
+    ]
+    side.settings.config = load_broker_config(environ={}, flags=given).config
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    codes = [responses(transport) for _, transport in others]
+    assert codes == [[(number, ResponseCode.SLAVE_NOT_AVAILABLE)] for number in range(2)]
+    side.close()
+
+
+async def test_slave_stores_nothing_by_the_fast_path() -> None:
+    side = await fed_side()
+    given = [
+        Given(key, str(value), "test")
+        for key, value in (PAIRS | LARGER | {"brokerRole": "SLAVE", "brokerId": 1}).items()
+    ]
+    side.settings.config = load_broker_config(environ={}, flags=given).config
+    handled_count = side.fed_count
+    await side.arrive(send_frame(1, b"x") + send_frame(2, b"x"), [])
+    assert side.fed_count == handled_count - 2, "the handlers decide"
     side.close()
 
 

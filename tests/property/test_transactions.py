@@ -23,6 +23,7 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import BORN, HERE, NOON_MS, ROOT
 
 from tianzhou.broker.config import BrokerConfig, load_broker_config
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -138,8 +139,8 @@ class TransactionMachine(RuleBasedStateMachine):
         topics = TopicTable([], lambda: self.now_ms)
         writer = MessageWriter(self.store)
         self.halves = Halves(
-            self.settings, self.store, writer, self.offsets, lambda: self.now_ms,
-            lambda: self.now_ms, HERE,
+            self.settings, self.store, Durability(self.store, self.settings), writer, self.offsets,
+            lambda: self.now_ms, lambda: self.now_ms, HERE,
         )  # fmt: skip
         self.checks = CheckLoop(self.halves, topics, self.ask)
         writer.add_redirect(self.halves.redirect)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.ports import spark_connect
 from tests.support.spark.standalone_cluster import SHORT_LIVED, SPARK_HOME
 from tests.support.spark.temporary_files import passing_files
 from tianzhou.client import Message
@@ -62,10 +63,11 @@ def test_topics_become_tables(
         "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": needed,
         "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
-    ran = subprocess.run(
-        [str(SPARK_HOME / "bin" / "spark-pipelines"), "run"], cwd=project, env=environment,
-        capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
-    )  # fmt: skip
+    with spark_connect():
+        ran = subprocess.run(
+            [str(SPARK_HOME / "bin" / "spark-pipelines"), "run"], cwd=project, env=environment,
+            capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        )  # fmt: skip
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-6000:]
     hours = spark.read.parquet(str(project / "spark-warehouse" / "topic_hours"))
     (whole,) = hours.groupBy("topic").agg({"messages": "sum"}).collect()

@@ -100,7 +100,8 @@ async def running_broker(store: Path, **settings: object) -> AsyncGenerator[Brok
         SMALL | {"storePathRootDir": store, "brokerConfigPath": store / "b.properties"} | settings
     )
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
-    broker = Broker(LiveSettings(load_broker_config(environ={}, flags=given)))
+    loaded = load_broker_config(environ={}, flags=given)
+    broker = Broker(LiveSettings(loaded))
     try:
         await broker.start()
         yield broker

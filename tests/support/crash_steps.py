@@ -24,7 +24,8 @@ from tianzhou.broker.server import Broker
 from tianzhou.broker.tables import saver
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
-from tianzhou.store.message_store import Appended, Draft, MessageStore, PreparedBatch
+from tianzhou.protocol.records.batch import PreparedBatch
+from tianzhou.store.message_store import Appended, Draft, MessageStore
 
 STARTED = b"started\n"
 

@@ -17,7 +17,6 @@ from tianzhou.protocol.headers import (
     topics,
 )
 from tianzhou.protocol.headers.codec import Header
-from tianzhou.protocol.integers import Int32
 
 
 class HeartbeatResponse(Header, frozen=True, kw_only=True):
@@ -25,23 +24,6 @@ class HeartbeatResponse(Header, frozen=True, kw_only=True):
 
     supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")
-
-
-class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_TOPIC_CONFIG; only releases after 5.3 page through it with these fields."""
-
-    topic_seq: Int32 | None = None
-    data_version: str | None = None
-    """JSON of the `DataVersion` that the first page came with."""
-    max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
-
-
-class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; only releases after 5.3 page through it."""
-
-    group_seq: Int32 | None = None
-    data_version: str | None = None
-    max_group_count: Int32 | None = field(default=None, name="maxGroupNum")
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
@@ -105,7 +87,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: topics.CreateTopicRequest,
     RequestCode.DELETE_TOPIC_IN_BROKER: topics.TopicRequest,
     RequestCode.GET_TOPIC_CONFIG: topics.TopicRequest,
-    RequestCode.GET_ALL_TOPIC_CONFIG: GetAllTopicConfigRequest,
+    RequestCode.GET_ALL_TOPIC_CONFIG: topics.GetAllTopicConfigRequest,
     RequestCode.GET_TOPIC_STATS_INFO: topics.TopicRequest,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.TopicRequest,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.GroupRequest,
@@ -114,7 +96,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     # -- groups -----------------------------------------------------------------------------------
     RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.DeleteSubscriptionGroupRequest,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.GroupRequest,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GetAllSubscriptionGroupRequest,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.GetAllSubscriptionGroupRequest,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.UpdateGroupForbiddenRequest,
     RequestCode.GET_CONSUME_STATS: groups.GetConsumeStatsRequest,
     # -- brokers ----------------------------------------------------------------------------------
@@ -123,6 +105,11 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     # -- broker groups, replication, controller ---------------------------------------------------
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: ha.NotifyMinBrokerIdChangeRequest,
     RequestCode.EXCHANGE_BROKER_HA_INFO: ha.ExchangeHAInfoRequest,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: ha.TableRequest,
+    RequestCode.HA_HELLO: ha.HelloRequest,
+    RequestCode.CHANGE_BROKER_ROLE: ha.ChangeBrokerRoleRequest,
+    RequestCode.HA_GROUP_COMMAND: ha.GroupCommandRequest,
+    RequestCode.CONTROLLER_ELECT_MASTER: ha.ElectMasterRequest,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: ha.ResetMasterFlushOffsetRequest,
     # -- access control ---------------------------------------------------------------------------
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: auth.CreateAccessConfigRequest,
@@ -147,6 +134,8 @@ RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.PULL_MESSAGE: pull.PullMessageResponse,
     RequestCode.LITE_PULL_MESSAGE: pull.PullMessageResponse,
     RequestCode.QUERY_MESSAGE: pull.QueryMessageResponse,
+    RequestCode.GET_ALL_TOPIC_CONFIG: topics.GetAllTopicConfigResponse,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.GetAllSubscriptionGroupResponse,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.OffsetResponse,
     RequestCode.GET_MAX_OFFSET: offsets.OffsetResponse,
     RequestCode.GET_MIN_OFFSET: offsets.OffsetResponse,
@@ -160,6 +149,11 @@ RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_KV_CONFIG: namesrv.GetKVConfigResponse,
     RequestCode.GET_BROKER_CONFIG: admin.GetBrokerConfigResponse,
     RequestCode.EXCHANGE_BROKER_HA_INFO: ha.ExchangeHAInfoResponse,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: ha.TableResponse,
+    RequestCode.HA_HELLO: ha.HelloResponse,
+    RequestCode.HA_GROUP_COMMAND: ha.GroupCommandResponse,
+    RequestCode.CONTROLLER_ELECT_MASTER: ha.ElectMasterResponse,
+    RequestCode.CONTROLLER_GET_METADATA_INFO: ha.GetMetadataResponse,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: auth.GetBrokerAclConfigResponse,
     RequestCode.POP_MESSAGE: pop.PopMessageResponse,
     RequestCode.PEEK_MESSAGE: pop.PopMessageResponse,

@@ -120,6 +120,8 @@ class Broker:
     topics: dict[str, int] = field(default_factory=lambda: {"orders": 6, "TBW102": 7})
     """Permissions by topic."""
     counter: int = 1
+    state_version: int | None = None
+    """The epoch of an elected master."""
     mappings: dict[str, TopicQueueMappingInfo] | None = None
     version: int = CURRENT_VERSION
     compressed: bool = False
@@ -127,7 +129,9 @@ class Broker:
     """Further fields of the header."""
 
     def data_version(self) -> DataVersion:
-        return DataVersion(timestamp=1_700_000_000_000, counter=self.counter)
+        return DataVersion(
+            state_version=self.state_version, timestamp=1_700_000_000_000, counter=self.counter
+        )
 
     def body(self) -> bytes:
         table = TopicConfigTable(

@@ -11,7 +11,8 @@ import fcntl
 import itertools
 import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -19,16 +20,40 @@ from typing import IO
 FIRST = 12_000
 STRETCH = 1_000
 STRETCHES = 20
+SPARK_CONNECT = 15_002
+"""Of every local Spark Connect: its Python client knows no other."""
+PATIENCE_S = 900.0
 
 
 def free_port(*neighbours: int) -> int:
-    """A free port; the ports at the given distances from it are free, too."""
+    """A free port; the ports at the given distances from it are free, too.
+
+    Without distances those are free that a broker listens on, too: for important requests (VIP)
+    two below, for its slaves one above.
+    """
+    neighbours = neighbours or (-2, 1)
     below, above = -min((0, *neighbours)), max((0, *neighbours))
     for _ in range(STRETCH):
         first = _take(below + above + 1)
+        if first <= SPARK_CONNECT <= first + below + above:
+            continue
         if all(is_free(first + below + distance) for distance in (0, *neighbours)):
             return first + below
     raise AssertionError(f"no free port from {_stretch().start} on")
+
+
+@contextlib.contextmanager
+def spark_connect() -> Generator[None]:
+    """Only one local Spark Connect runs at a time; waits until the port is free."""
+    path = Path(tempfile.gettempdir()) / "tianzhou-test-spark-connect"
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (file := _locked(path)) is None or not is_free(SPARK_CONNECT):
+        if file is not None:
+            file.close()
+        assert time.monotonic() < deadline_s, f"port {SPARK_CONNECT} is used by another program"
+        time.sleep(0.5)
+    with file:
+        yield
 
 
 def is_free(port: int) -> bool:
@@ -69,7 +94,10 @@ def _stretch() -> range:
 @cache
 def _lock(number: int) -> IO[str] | None:
     """The locked file of a range, never closed; None if another process has it."""
-    path = Path(tempfile.gettempdir()) / f"tianzhou-test-ports-{number}"
+    return _locked(Path(tempfile.gettempdir()) / f"tianzhou-test-ports-{number}")
+
+
+def _locked(path: Path) -> IO[str] | None:
     try:
         with contextlib.suppress(FileExistsError):
             path.touch(exist_ok=False)

@@ -95,6 +95,12 @@ class SimulatedFile:
         if missing > 0:
             self._inode.cache.extend(bytes(missing))
 
+    def zero(self, position: int, count: int) -> None:
+        self._disk.called("zero", self.path)
+        stop = min(position + count, len(self._inode.cache))
+        if stop > position:
+            self._inode.cache[position:stop] = bytes(stop - position)
+
     def has_data(self, position: int) -> bool:
         return any(self._inode.cache[position:])
 
@@ -307,7 +313,9 @@ class SimulatedDisk:
     def release(self, view: memoryview, start: int, stop: int) -> None:
         self.calls["release"] += 1
 
-    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
+    def read_ahead(
+        self, view: memoryview, *, enabled: bool, start: int = 0, stop: int | None = None
+    ) -> None:
         self.calls["read_ahead"] += 1
 
     # -- inside ---------------------------------------------------------------------------------

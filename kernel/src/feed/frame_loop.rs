@@ -5,7 +5,7 @@ use std::str::from_utf8;
 use pyo3::prelude::*;
 
 use super::log_files::LogFiles;
-use super::pull::{self, PULL_MESSAGE, PullHeader, is_pull};
+use super::pull::{self, Limits, PULL_MESSAGE, PullHeader, is_pull};
 use super::send_header::{SEND_BATCH_MESSAGE, SendHeader, is_send};
 use super::send_messages::{parse_messages, put_record};
 use super::settings::Stored;
@@ -199,14 +199,20 @@ impl Feed {
         encoding: u8,
         pull: &PullHeader<'_>,
     ) -> Option<()> {
-        let Self { settings, names, topics, log, hot_bytes, older, call, out, pieces, .. } = self;
+        let Self { settings, names, topics, log, older, call, out, pieces, .. } = self;
+        let limits = Limits {
+            hot_bytes: self.hot_bytes,
+            confirmed: self.confirmed,
+            max_offset: self.max_offset.as_ref(),
+        };
         let settings = settings.as_ref()?;
         let is_on = settings.pull_on && (head.code == PULL_MESSAGE || settings.lite_pull_on);
         if !is_on || head.flag & (FLAG_RESPONSE | FLAG_ONEWAY) != 0 {
             return None;
         }
         let topic = topics.get_mut(*names.get(&*pull.topic)?)?.as_mut()?;
-        let filter = pull.filter(topic.grants.get(&*pull.group)?)?;
+        let grant = topic.grants.get(&*pull.group)?;
+        let granted = (&*pull.filter(grant)?, grant.brokers);
         let queue_id = usize::try_from(pull.queue_id).ok()?;
         if queue_id >= topic.read_count {
             return None;
@@ -215,9 +221,9 @@ impl Feed {
         let log = LogFiles { last: log.as_ref()?, older };
         let (length, piece_count) = (out.len(), pieces.len());
         let request = (head, encoding);
-        let Some(pulled) = pull::respond(
-            py, pull, &filter, file, &log, settings, *hot_bytes, request, out, pieces,
-        ) else {
+        let Some(pulled) =
+            pull::respond(py, pull, granted, file, &log, settings, &limits, request, out, pieces)
+        else {
             out.truncate(length);
             pieces.truncate(piece_count);
             return None;

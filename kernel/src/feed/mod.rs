@@ -79,6 +79,10 @@ pub struct Feed {
     index: Option<Index>,
     /// Records further than this behind the end of the log may not be in the page cache.
     hot_bytes: i64,
+    /// Pulls get only records that lie wholly below this log offset.
+    confirmed: i64,
+    /// Python's `max_offset_of`, for queues that end above it.
+    max_offset: Option<Py<PyAny>>,
     /// Full files of the log, with the log offset of their first byte.
     older: Vec<(i64, Mapping)>,
     uncommitted: Uncommitted,
@@ -102,7 +106,7 @@ type Delivered = (String, String, usize, (u64, u64, u64), i64);
 impl Feed {
     #[new]
     fn new() -> Self {
-        Self { hot_bytes: i64::MAX, ..Self::default() }
+        Self { hot_bytes: i64::MAX, confirmed: i64::MAX, ..Self::default() }
     }
 
     /// Replaces all settings, which are given by name; see `settings::Given`.
@@ -117,6 +121,18 @@ impl Feed {
     #[pyo3(signature = (hot_bytes, /))]
     fn set_hot_bytes(&mut self, hot_bytes: i64) {
         self.hot_bytes = hot_bytes;
+    }
+
+    /// Pulls get only records that lie wholly below this log offset.
+    #[pyo3(signature = (log_offset, /))]
+    fn set_confirmed(&mut self, log_offset: i64) {
+        self.confirmed = log_offset;
+    }
+
+    /// Sets the function that returns the maximum offset of a queue that ends above it.
+    #[pyo3(signature = (max_offset, /))]
+    fn set_max_offset(&mut self, max_offset: Py<PyAny>) {
+        self.max_offset = Some(max_offset);
     }
 
     // -- topics -----------------------------------------------------------------------------------
@@ -195,17 +211,20 @@ impl Feed {
     }
 
     /// Lets the feed serve a group's pulls of a topic, by the subscription in the pull or (with a
-    /// version) in the heartbeats; None as codes selects everything.
-    #[pyo3(signature = (topic, group, version, codes, /))]
+    /// version) in the heartbeats; None as codes selects everything. `brokers` are the ids to
+    /// suggest; see `Grant`.
+    #[pyo3(signature = (topic, group, version, codes, brokers = (0, 0), /))]
     fn grant_pulls(
         &mut self,
         topic: &str,
         group: &str,
         version: Option<i64>,
         codes: Option<Vec<i64>>,
+        brokers: (i64, i64),
     ) {
         if let Some(topic) = self.topic_mut(topic) {
             let grant = topic.grants.entry(group.as_bytes().to_vec()).or_default();
+            grant.brokers = brokers;
             match version {
                 Some(version) => grant.registered = Some((version, Filter(codes))),
                 None => grant.inline = true,

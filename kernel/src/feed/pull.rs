@@ -2,7 +2,8 @@
 //!
 //! The rules are those of `store/reading.py` and `broker/handlers/pull.py`. Every other result than
 //! FOUND is declined: no message yet, a wrong offset, a record in a file that was not granted, or one
-//! that must be read from disk, which would block all connections.
+//! that must be read from disk, which would block all connections. So all that is read here is in
+//! memory, and has the limits for such messages, however far it is from the end of the log.
 
 use std::borrow::Cow;
 use std::str::from_utf8;
@@ -130,25 +131,49 @@ pub struct Pulled {
     pub next_offset: i64,
 }
 
+/// What pulls may read without the handlers.
+pub struct Limits<'a> {
+    /// Records further than this behind the end of the log are read only if in the page cache.
+    pub hot_bytes: i64,
+    /// Only records that lie wholly below this log offset.
+    pub confirmed: i64,
+    /// Python's `max_offset_of`.
+    pub max_offset: Option<&'a Py<PyAny>>,
+}
+
+impl Limits<'_> {
+    /// The offset after the last message of a queue that readers may see.
+    fn max_offset(&self, py: Python<'_>, owner: &Py<PyAny>, end: i64) -> Option<i64> {
+        let queue = owner.bind(py);
+        if self.confirmed < end {
+            let queue_end: i64 = queue.getattr("end_log_offset").ok()?.extract().ok()?;
+            if queue_end > self.confirmed {
+                return self.max_offset?.bind(py).call1((queue,)).ok()?.extract().ok();
+            }
+        }
+        queue.getattr("next_offset").ok()?.extract().ok()
+    }
+}
+
 /// Reads messages; appends the header of the response to `out` and its body to `pieces`. If it
 /// returns None the caller must truncate both to their lengths before.
 #[expect(clippy::too_many_arguments, reason = "a pull needs all of the feed's tables")]
 pub fn respond(
     py: Python<'_>,
     pull: &PullHeader<'_>,
-    filter: &Filter,
+    (filter, brokers): (&Filter, (i64, i64)),
     file: &QueueFile,
     log: &LogFiles<'_>,
     settings: &Settings,
-    hot_bytes: i64,
+    limits: &Limits<'_>,
     (head, encoding): (&Head, u8),
     out: &mut Vec<u8>,
     pieces: &mut Vec<Piece>,
 ) -> Option<Pulled> {
     let end = log.last.end()?;
-    let high: i64 = file.owner.bind(py).getattr("next_offset").ok()?.extract().ok()?;
+    let high = limits.max_offset(py, &file.owner, end)?;
     let start = pull.queue_offset;
-    let count_max = i64::from(pull.max_count).min(settings.pull_count);
+    let count_max = i64::from(pull.max_count).min(settings.pull_count).min(settings.read_count);
     if start < file.low || start >= high || start < file.first || count_max < 1 {
         return None;
     }
@@ -162,23 +187,23 @@ pub fn respond(
     }
     let first_piece = pieces.len();
     let (mut got, mut total, mut at) = (0, 0, start);
+    let mut last = end;
     let mut unchecked = Vec::new();
     while at < stop {
         let position = usize::try_from(at - file.first).ok()?.checked_mul(ENTRY_BYTES)?;
         let QueueEntry { log_offset, size: size_field, tags_code } =
             QueueEntry::decode(&entries.array(position)?)?;
         let size = usize::try_from(size_field).ok()?;
-        if got > 0 {
-            let old = end.checked_sub(log_offset)? > settings.memory_bytes;
-            let count = if old { settings.read_count.1 } else { settings.read_count.0 };
-            let size_max = if old { settings.read_bytes.1 } else { settings.read_bytes.0 };
-            let is_full = i64::try_from(got).ok()? >= count_max.min(count);
-            if is_full || size.checked_add(total)? > size_max {
-                break;
-            }
+        let is_full = i64::try_from(got).ok()? >= count_max;
+        if got > 0 && (is_full || size.checked_add(total)? > settings.read_bytes) {
+            break;
         }
         at += 1;
-        if size_field == BLANK_SIZE || !filter.accepts(tags_code) {
+        if size_field == BLANK_SIZE {
+            continue;
+        }
+        last = log_offset;
+        if !filter.accepts(tags_code) {
             continue;
         }
         // The entries of a file that was replaced meanwhile read as zeros.
@@ -199,7 +224,7 @@ pub fn respond(
     if got == 0 || total.checked_add(RESPONSE_HEADER_BYTES_MAX)? > settings.frame_max {
         return None;
     }
-    if !log.has_cached(pieces.get(first_piece..)?, end.saturating_sub(hot_bytes)) {
+    if !log.has_cached(pieces.get(first_piece..)?, end.saturating_sub(limits.hot_bytes)) {
         return None;
     }
     // Python handles damaged records: it skips and logs them.
@@ -209,11 +234,13 @@ pub fn respond(
     }
     let first = out.len();
     out.extend([0; 8]);
-    let offsets = [at, file.low, high];
+    let is_slow = end.checked_sub(last)? > settings.memory_bytes;
+    let broker = if is_slow { brokers.1 } else { brokers.0 };
+    let numbers = [broker, at, file.low, high];
     if encoding == ENCODING_BINARY {
-        put_binary(out, head, settings, offsets)?;
+        put_binary(out, head, settings, numbers)?;
     } else {
-        put_json(out, head, &settings.json_end, offsets);
+        put_json(out, head, &settings.json_end, numbers);
     }
     put_headline(out, first, encoding, total)?;
     for piece in pieces.get_mut(first_piece..)? {
@@ -222,11 +249,11 @@ pub fn respond(
     Some(Pulled { count: got, size_bytes: total, next_offset: at })
 }
 
-fn put_json(out: &mut Vec<u8>, head: &Head, end: &[u8], offsets: [i64; 3]) {
-    let [next, low, high] = offsets;
-    out.extend_from_slice(
-        br#"{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":""#,
-    );
+fn put_json(out: &mut Vec<u8>, head: &Head, end: &[u8], numbers: [i64; 4]) {
+    let [broker, next, low, high] = numbers;
+    out.extend_from_slice(br#"{"code":0,"extFields":{"suggestWhichBrokerId":""#);
+    put_number(out, broker);
+    out.extend_from_slice(br#"","nextBeginOffset":""#);
     put_number(out, next);
     out.extend_from_slice(br#"","minOffset":""#);
     put_number(out, low);
@@ -242,11 +269,11 @@ fn put_binary(
     out: &mut Vec<u8>,
     head: &Head,
     settings: &Settings,
-    offsets: [i64; 3],
+    numbers: [i64; 4],
 ) -> Option<()> {
-    let [next, low, high] = offsets;
+    let [broker, next, low, high] = numbers;
     let length_at = settings.begin_binary(out, head.opaque, "FOUND")?;
-    put_pair(out, "suggestWhichBrokerId", |out| out.push(b'0'))?;
+    put_pair(out, "suggestWhichBrokerId", |out| put_number(out, broker))?;
     put_pair(out, "nextBeginOffset", |out| put_number(out, next))?;
     put_pair(out, "minOffset", |out| put_number(out, low))?;
     put_pair(out, "maxOffset", |out| put_number(out, high))?;

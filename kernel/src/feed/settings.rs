@@ -35,11 +35,11 @@ pub struct Given {
     /// Whether the feed handles pulls, and lite pulls.
     pub pull_on: bool,
     pub lite_pull_on: bool,
-    /// Limits of one read; pairs are for recent and for old messages.
+    /// Limits of one pull, and of one read of messages in memory.
     pub pull_count: i64,
-    pub read_count: (i64, i64),
-    pub read_bytes: (usize, usize),
-    /// Messages further than this behind the end of the log are old.
+    pub read_count: i64,
+    pub read_bytes: usize,
+    /// Whether groups may be sent to a slave, and how far behind the end of the log.
     pub memory_bytes: i64,
     /// Records before this log offset were written before this process, and are checked when read.
     pub checked_from: i64,

@@ -57,6 +57,8 @@ pub struct Grant {
     pub inline: bool,
     /// Version and filter of the subscription in the heartbeats.
     pub registered: Option<(i64, Filter)>,
+    /// Ids of the brokers to suggest to readers: usually, and to those that read old messages.
+    pub brokers: (i64, i64),
     /// Messages delivered to the group, by queue id.
     pub counts: Vec<Counts>,
 }

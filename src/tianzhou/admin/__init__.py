@@ -20,6 +20,7 @@ Modules of functions that combine requests:
     trace           message traces                   store_latency   latency between refreshes
     copy_settings   topics and groups of a broker    export          JSON documents of `mqadmin`
     doctor          common faults and their fixes
+    replication     masters and their slaves; making a slave the master
 
 Requests to several brokers run concurrently. A broker that fails is a warning (`Gathered.failures`)
 as long as another one responds.

@@ -7,14 +7,23 @@ from tianzhou.admin.requests import RequestClient
 from tianzhou.config.properties import parse_properties
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.ha import HARuntimeInfo
+from tianzhou.protocol.bodies.ha_group import GroupInfo
 from tianzhou.protocol.bodies.stats import BrokerStatsData, ConsumeStatsList
 from tianzhou.protocol.bodies.topics import KVTable
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.admin import (
     GetConsumeStatsInBrokerRequest,
     ViewBrokerStatsDataRequest,
 )
-from tianzhou.protocol.headers.ha import ResetMasterFlushOffsetRequest
+from tianzhou.protocol.headers.ha import (
+    ChangeBrokerRoleRequest,
+    GroupCommandRequest,
+    GroupCommandResponse,
+    ResetMasterFlushOffsetRequest,
+)
+
+_CHANGE_ROLE_MS = 30_000
 
 
 class Brokers:
@@ -59,6 +68,31 @@ class Brokers:
     async def ha_status(self, broker: BrokerRef) -> HARuntimeInfo:
         """GET_BROKER_HA_STATUS (5.x)."""
         return await self._requests.read(broker, HARuntimeInfo, RequestCode.GET_BROKER_HA_STATUS)
+
+    async def group(self, broker: BrokerRef) -> GroupInfo:
+        """HA_GROUP (Tianzhou's): the group of a broker whose master is elected."""
+        return await self._requests.read(broker, GroupInfo, RequestCode.HA_GROUP)
+
+    async def command_group(
+        self, broker: BrokerRef, header: GroupCommandRequest, *, timeout_ms: int
+    ) -> tuple[str, GroupCommandResponse]:
+        """HA_GROUP_COMMAND (Tianzhou's): what was done, and who the master is then."""
+        code = RequestCode.HA_GROUP_COMMAND
+        timeout_ms = max(self._requests.timeout_ms, timeout_ms)
+        response = await self._requests.request(broker, code, header, timeout_ms=timeout_ms)
+        return response.remark or "done", decode(GroupCommandResponse, response.fields)
+
+    async def change_role(self, broker: BrokerRef, role: str, *, force: bool = False) -> str | None:
+        """CHANGE_BROKER_ROLE (Tianzhou's): make a slave an ASYNC_MASTER or SYNC_MASTER.
+
+        Returns the remark. It ends when the broker has stored everything it received.
+        """
+        code, header = (
+            RequestCode.CHANGE_BROKER_ROLE,
+            ChangeBrokerRoleRequest(role=role, force=force),
+        )
+        timeout_ms = max(self._requests.timeout_ms, _CHANGE_ROLE_MS)
+        return (await self._requests.request(broker, code, header, timeout_ms=timeout_ms)).remark
 
     async def set_master_flush_offset(self, broker: BrokerRef, log_offset: int) -> None:
         """RESET_MASTER_FLUSH_OFFSET (5.x): the flushed log offset of its master, on a slave."""

@@ -5,7 +5,8 @@ feature that has something to stop is registered on the exit stack right after i
 """
 
 import logging
-from collections.abc import Iterable
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from tianzhou.broker.acl.rights import Rights
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint
 from tianzhou.broker.cluster.registration import Registrar
-from tianzhou.broker.config import BrokerConfig, inner_credentials
+from tianzhou.broker.config import BrokerConfig, BrokerRole, inner_credentials
 from tianzhou.broker.handlers import heartbeat, pop, pull, queue_locks
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
@@ -25,6 +26,8 @@ from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
 from tianzhou.broker.longpoll.waker import Waker
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.quota.control import Quotas
+from tianzhou.broker.replication.failover import Failover
+from tianzhou.broker.replication.service import Replication
 from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.requests.pipeline import RequestPipeline
 from tianzhou.broker.requests.table import handle
@@ -33,6 +36,7 @@ from tianzhou.broker.state import BrokerState
 from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
 from tianzhou.broker.storing.redirects import MessageWriter
+from tianzhou.broker.storing.serving import Serving
 from tianzhou.broker.transactions.check_loop import CheckLoop
 from tianzhou.broker.transactions.check_sender import send_check
 from tianzhou.broker.transactions.halves import Halves
@@ -47,7 +51,7 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.http import WebServer
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.scheduler import FairQueue
-from tianzhou.remoting.tls.contexts import Tls
+from tianzhou.remoting.tls.contexts import Tls, TlsMode
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -67,15 +71,22 @@ class Core:
     parked: ParkedPulls[Connection, WaitingPull]
     arrivals: Arrivals
     store: MessageStore
-    scheduled: ScheduledMessages
+    durability: Durability
+    serving: Serving
     access: AccessControl | None
     quotas: Quotas | None
     pipeline: RequestPipeline
     limits: Limits
+    port_tls: Callable[[], ssl.SSLContext | None]
+    """TLS of the ports, for connections to come."""
     client_tls: Tls | None
     host: str
     """The advertised one."""
     port: int
+    change_role: Callable[[BrokerRole, int], Awaitable[None]]
+    failover: Failover | None = None
+    """None with fixed roles."""
+    may_register: Callable[[], bool] = lambda: True
 
     @property
     def address(self) -> str:
@@ -90,6 +101,7 @@ class Features:
     deps: Deps
     pipeline: RequestPipeline
     registrar: Registrar
+    replication: Replication
     checks: CheckLoop
     waker: Waker[Connection, WaitingPull]
 
@@ -141,12 +153,12 @@ def access_control(
     )
 
 
-def assemble(core: Core, stops: AsyncExitStack) -> Features:
+def assemble(core: Core, scheduled: ScheduledMessages, stops: AsyncExitStack) -> Features:
     """Build the features and open the pipeline for requests. Raises StoreError, ConfigError."""
     settings, state, store, clock, steady = (
         core.settings, core.state, core.store, core.clock, core.steady,
     )  # fmt: skip
-    config, pipeline, scheduled = settings.config, core.pipeline, core.scheduled
+    config, pipeline = settings.config, core.pipeline
     store_host = (advertised_address.resolve(core.host), core.port)
     # Both call handlers with `deps`, which exists before either is called.
     polls = ParkedPops(steady, lambda parked, is_due: pop.serve_waiting(deps, parked, is_due))
@@ -155,8 +167,8 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
         lambda: settings.config.long_polling_enable,
     )  # fmt: skip
     pops = Pops(
-        settings=settings, store=store, topics=state.topics, groups=state.groups,
-        offsets=state.offsets, stats=state.stats, clock=clock, steady=steady,
+        settings=settings, store=store, durability=core.durability, topics=state.topics,
+        groups=state.groups, offsets=state.offsets, stats=state.stats, clock=clock, steady=steady,
         store_host=store_host, topics_saved=state.save, on_visible=polls.visible,
         crash_point=core.crash_point, timed_until_ms=scheduled.timed_until_ms,
         on_space=polls.visible_everywhere,
@@ -164,10 +176,16 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     stops.push_async_callback(pops.stop)
     client = Client(tls=core.client_tls, credentials=inner_credentials(config))
     stops.push_async_callback(client.close)
+    replication = Replication(
+        settings=settings, store=store, state=state, scheduled=scheduled,
+        durability=core.durability, client=client, clock=clock, host=core.host, port=core.port,
+        limits=core.limits, port_tls=core.port_tls, failover=core.failover,
+        is_secured=core.access is not None or config.tls_mode is TlsMode.ENFORCING,
+    )  # fmt: skip
     writer = MessageWriter(store)
     halves = Halves(
-        settings=settings, store=store, writer=writer, offsets=state.offsets, clock=clock,
-        steady=steady, store_host=store_host,
+        settings=settings, store=store, durability=core.durability, writer=writer,
+        offsets=state.offsets, clock=clock, steady=steady, store_host=store_host,
     )  # fmt: skip
     checks = CheckLoop(
         halves, state.topics,
@@ -186,6 +204,8 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     def on_settings(before: BrokerConfig, after: BrokerConfig) -> None:
         store.apply_config(after)
         state.apply_config(before, after)
+        if core.failover is not None and after.etcd_access != before.etcd_access:
+            core.failover.use_access(after.etcd_access)
 
     def on_reset(topic: str, queue_ids: Iterable[int]) -> None:
         """Have clients of the group learn the new offsets: by their next pull, and parked ones now.
@@ -203,20 +223,25 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
         consumers=state.consumers, producers=state.producers, client_ids=state.client_ids,
         limits=state.limits, stats=state.stats, history=state.history, saved=state.save,
         store=store, writer=writer, gate=SendGate(), scheduled=scheduled, halves=halves, pops=pops,
-        durability=Durability(
-            store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
-        ),
-        send_backs=send_backs, client=client, parked=core.parked, polls=polls, arm=waker.arm,
+        durability=core.durability, send_backs=send_backs, client=client, parked=core.parked,
+        polls=polls, arm=waker.arm,
         may_consume=pipeline.may_consume, on_messages=pipeline.pull_answered, on_reset=on_reset,
+        replication=replication, replication_status=replication.status, failover=core.failover,
+        change_role=core.change_role, has_master=lambda: replication.is_following,
         on_settings=on_settings, acl_files=core.access.files if core.access else None,
     )  # fmt: skip
     registrar = Registrar(
         settings, state.topics, client, state.topics.mark_ordered,
-        address=core.address,
-        ha_address=format_address(config.broker_ip2 or core.host, config.ha_port),
+        address=core.address, ha_address=lambda: replication.advertised_address,
+        on_master=replication.note_master, lacks_master=replication.lacks_master,
+        may_register=core.may_register,
+        on_ignored=core.failover.registration_ignored if core.failover else None,
     )  # fmt: skip
     state.on_topics_changed = registrar.topics_changed
-    scheduled.subscribe(core.arrivals)
+    replication.on_master_lost = registrar.master_lost
+    stops.callback(core.arrivals.clear)
+    if not config.is_slave:
+        scheduled.subscribe(core.arrivals)
     polls.subscribe(core.arrivals)
     waker.subscribe(core.arrivals)
     pipeline.open(
@@ -228,7 +253,10 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
             partial(heartbeat.connection_closed, deps),
         ),
     )
-    return Features(deps=deps, pipeline=pipeline, registrar=registrar, checks=checks, waker=waker)
+    return Features(
+        deps=deps, pipeline=pipeline, registrar=registrar, replication=replication, checks=checks,
+        waker=waker,
+    )  # fmt: skip
 
 
 def _fast_path(core: Core, deps: Deps) -> FastPath | None:
@@ -250,9 +278,10 @@ def _fast_path(core: Core, deps: Deps) -> FastPath | None:
 
 
 async def serve_metrics(core: Core, features: Features, stops: AsyncExitStack) -> int:
-    """Serve /metrics and /health; returns the port. Raises RemotingError."""
+    """Serve /metrics and the pages of health; returns the port. Raises RemotingError."""
     # Imported here: the library takes memory that a broker without these pages need not spend.
     from tianzhou.broker.metrics import prometheus
+    from tianzhou.broker.metrics.health import health_pages
 
     quotas, access = core.quotas, core.access
     pages = prometheus.pages(
@@ -263,7 +292,7 @@ async def serve_metrics(core: Core, features: Features, stops: AsyncExitStack) -
             "acl": access.refused if access else {},
         },
     )
-    web = WebServer(pages)
+    web = WebServer(pages, query_pages=health_pages(features.deps))
     stops.push_async_callback(web.close)
     config = core.settings.config
     host = config.metrics_prom_exporter_host or config.bind_address

@@ -17,10 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from tianzhou.broker import failover_settings
+from tianzhou.broker.failover_settings import FailoverSettings
 from tianzhou.broker.ignored_settings import IGNORED, REFUSED
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import (
+    DEFAULT_ORIGIN,
     INT32_MAX,
     Change,
     Given,
@@ -45,7 +48,8 @@ from tianzhou.limits import (
 )
 from tianzhou.names import PERM_READ, PERM_WRITE, TRACE_TOPIC
 from tianzhou.protocol.acl import Credentials
-from tianzhou.remoting.address import format_address, parse_addresses
+from tianzhou.remoting.address import format_address, parse_address, parse_addresses
+from tianzhou.remoting.quota.addresses import parse_pattern
 from tianzhou.remoting.tls.settings import TlsSettings
 from tianzhou.store.config import StoreConfig
 
@@ -53,6 +57,8 @@ ENVIRONMENT_PREFIX = "TIANZHOU_BROKER_"
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 RESTART, ADMIN, LIVE = Change.RESTART, Change.ADMIN, Change.LIVE
+ELECTION_ORIGIN = "the election of the group"
+"""Of a role and an id that this process got while it ran."""
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - RocketMQ's default
 
 
@@ -79,7 +85,7 @@ class RequestMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
+class BrokerConfig(StoreConfig, TlsSettings, LogSettings, FailoverSettings):
     """One broker and its store."""
 
     # -- identity ---------------------------------------------------------------------------------
@@ -90,6 +96,46 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     broker_id: int = setting(0, "0 for a master, above it for a slave")
     broker_role: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER, "SYNC_MASTER waits for a slave before it acknowledges"
+    )
+    # -- replication ------------------------------------------------------------------------------
+    ha_master_address: str | None = setting(
+        None, "HA address of the master, HOST:PORT; the nameserver's answer if not set"
+    )
+    in_sync_replicas: int = setting(
+        1, "copies of a message, the master's included, that SYNC_MASTER waits for; at least 2",
+        minimum=0, maximum=100,
+    )  # fmt: skip
+    slave_timeout: int = positive_setting(
+        3000, "ms that SYNC_MASTER waits for slaves before it answers FLUSH_SLAVE_TIMEOUT"
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 * 1024 * 1024, "bytes that a slave may be behind and still count for SYNC_MASTER",
+        aliases=("haMaxGapNotInSync",), minimum=1, size=True,
+    )  # fmt: skip
+    ha_send_heartbeat_interval: int = setting(
+        5000, "ms between two heartbeats on the HA port; 500 at most between brokers of Tianzhou",
+        minimum=100, maximum=60_000,
+    )  # fmt: skip
+    ha_housekeeping_interval: int = setting(
+        20_000, "ms of silence after which a connection of the HA port is closed",
+        minimum=1000, maximum=3_600_000,
+    )  # fmt: skip
+    ha_transfer_batch_size: int = setting(
+        32 * 1024, "bytes of the log that one frame to a slave of Apache's carries",
+        minimum=1024, maximum=2 * 1024 * 1024, size=True,
+    )  # fmt: skip
+    ha_flow_control_enable: bool = setting(False, "limit the bytes that the master sends to slaves")
+    max_ha_transfer_byte_in_second: int = setting(
+        100 * 1024 * 1024, "that limit, in bytes per second for all slaves together",
+        minimum=1024 * 1024, size=True,
+    )  # fmt: skip
+    ha_allowed_addresses: str = setting(
+        "",
+        "addresses of Apache's slaves that may copy the log where requests need an account or "
+        "TLS, separated by ';' (Tianzhou's)",
+    )
+    offset_check_in_slave: bool = setting(
+        False, "a slave corrects wrong queue offsets of consumers itself", change=LIVE
     )
     region_id: str = setting(
         "DefaultRegion", "region name in responses to sends", change=LIVE, maximum=255
@@ -426,6 +472,16 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     enable_controller_mode: bool = setting(False, "RocketMQ's controller; not in Tianzhou")
 
     @property
+    def is_slave(self) -> bool:
+        return self.broker_role is BrokerRole.SLAVE
+
+    @property
+    def is_staged(self) -> bool:
+        # A slave writes what it receives straight to the log.
+        # The class with slots is not the one that a bare super() means.
+        return super(BrokerConfig, self).is_staged and not self.is_slave
+
+    @property
     def config_directory(self) -> Path:
         """The folder of the tables of topics, groups and offsets."""
         return self.root_directory / "config"
@@ -499,24 +555,77 @@ def inner_credentials(config: BrokerConfig) -> Credentials | None:
     return Credentials(account.access_key, account.secret_key)
 
 
+def _check_ha_addresses(loaded: Loaded[BrokerConfig]) -> None:
+    """Raises ConfigError for addresses that cannot be any."""
+    config, origins = loaded.config, loaded.origins
+    try:
+        if config.ha_master_address:
+            parse_address(config.ha_master_address)
+    except AddressError as e:
+        raise ConfigError(f"{origins['ha_master_address']}: haMasterAddress: {e}") from e
+    try:
+        for pattern in filter(None, config.ha_allowed_addresses.split(";")):
+            parse_pattern(pattern)
+    except ConfigError as e:
+        raise ConfigError(f"{origins['ha_allowed_addresses']}: haAllowedAddresses: {e}") from e
+
+
 def check_config(loaded: Loaded[BrokerConfig]) -> None:
     """Refuse combinations of settings that cannot work. Raises ConfigError."""
     config, origins = loaded.config, loaded.origins
+    id_or_role = "broker_role" if origins["broker_id"] == DEFAULT_ORIGIN else "broker_id"
     namesrv_addresses(config)
     inner_credentials(config)
+    _check_ha_addresses(loaded)
+    given = frozenset(name for name, origin in origins.items() if origin != DEFAULT_ORIGIN)
+    for refusal in failover_settings.refusals(config, given):
+        raise ConfigError(f"{origins[refusal.field]}: {refusal.text}")
+    if config.has_failover:
+        _check_failover(config, origins)
+    is_fixed = not config.has_failover
     refusals = (
         (config.enable_dleger_commit_log, "enable_dleger_commit_log",
          "enableDLegerCommitLog=true: Tianzhou has no DLedger"),
         (config.enable_controller_mode, "enable_controller_mode",
          "enableControllerMode=true: RocketMQ's controller is not supported"),
-        (config.broker_role is BrokerRole.SLAVE, "broker_role",
-         "brokerRole=SLAVE: this version cannot replicate from a master"),
-        (config.broker_role is not BrokerRole.SLAVE and config.broker_id != 0, "broker_id",
+        (is_fixed and config.is_slave and config.broker_id < 1, id_or_role,
+         f"brokerId={config.broker_id}: a slave has a brokerId of 1 or more"),
+        (is_fixed and not config.is_slave and config.broker_id != 0, "broker_id",
          f"brokerId={config.broker_id}: a master has brokerId 0"),
         (not config.broker_name.strip(), "broker_name", "brokerName is empty"),
         (not config.broker_cluster_name.strip(), "broker_cluster_name",
          "brokerClusterName is empty"),
     )  # fmt: skip
+    _refuse(refusals, origins)
+
+
+def _check_failover(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse what contradicts roles that are decided by election. Raises ConfigError."""
+    name_problem = failover_settings.name_problem
+    names = (
+        ("broker_name", name_problem("brokerName", config.broker_name)),
+        ("broker_cluster_name", name_problem("brokerClusterName", config.broker_cluster_name)),
+    )
+    elected = "with haEtcdEndpoints the brokers elect their master"
+    _refuse(
+        (
+            (config.is_slave and origins["broker_role"] != ELECTION_ORIGIN, "broker_role",
+             f"brokerRole=SLAVE: {elected}; set ASYNC_MASTER or SYNC_MASTER, the mode of this "
+             "broker while it is the master"),
+            (origins["broker_id"] not in (DEFAULT_ORIGIN, ELECTION_ORIGIN), "broker_id",
+             f"brokerId={config.broker_id}: {elected} and agree on their ids; remove the key"),
+            (config.ha_master_address is not None, "ha_master_address",
+             f"haMasterAddress: {elected}, and slaves follow the elected one; remove the key"),
+            (config.transient_store_pool_enable, "transient_store_pool_enable",
+             "transientStorePoolEnable=true: messages in the pool would be lost at a switch of the "
+             "master; set it to false with haEtcdEndpoints"),
+            *((text is not None, name, text or "") for name, text in names),
+        ),
+        origins,
+    )  # fmt: skip
+
+
+def _refuse(refusals: Iterable[tuple[bool, str, str]], origins: Mapping[str, str]) -> None:
     for refused, name, text in refusals:
         if refused:
             raise ConfigError(f"{origins[name]}: {text}")

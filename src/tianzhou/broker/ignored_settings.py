@@ -10,8 +10,6 @@ start.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_NO_REPLICATION = "replication is not in this version"
-
 
 class Refused(NamedTuple):
     """A key of which only some values are accepted."""
@@ -21,25 +19,27 @@ class Refused(NamedTuple):
     why: str
 
 
-_ONE_REPLICA = "this version has one replica, so no more than one can acknowledge a message"
+_NO_SYNC_STATE_SET = (
+    "with haEtcdEndpoints every replica in sync acknowledges without it; with fixed roles there is "
+    "no set of replicas in sync, use brokerRole=SYNC_MASTER with inSyncReplicas"
+)
 
 REFUSED: Mapping[str, Refused] = {
-    "allAckInSyncStateSet": Refused(("false",), _ONE_REPLICA),
-    "duplicationEnable": Refused(("false",), _NO_REPLICATION),
-    "enableRemoteEscape": Refused(("false",), _NO_REPLICATION),
-    "enableSlaveActingMaster": Refused(("false",), _NO_REPLICATION),
+    "allAckInSyncStateSet": Refused(("false",), _NO_SYNC_STATE_SET),
+    "duplicationEnable": Refused(("false",), "a log with gaps is not replicated"),
+    "enableRemoteEscape": Refused(("false",), "no slave acts as a master here"),
+    "enableSlaveActingMaster": Refused(
+        ("false",), "a slave serves reads without it (slaveReadEnable), and never acts as a master"
+    ),
     "enabledAppendPropCRC": Refused(("false",), "records have a checksum of their body only"),
     "forceVerifyPropCRC": Refused(("false",), "records have a checksum of their body only"),
-    "inSyncReplicas": Refused(("0", "1"), _ONE_REPLICA),
     "messageStorePlugIn": Refused(("",), "the store loads no plug-ins, tiered storage included"),
-    "minInSyncReplicas": Refused(("0", "1"), _ONE_REPLICA),
     "readOnlyCommitLogStorePaths": Refused(
         ("",), "the log is in one folder, so messages in these folders would not be read"
     ),
     "storeType": Refused(
         ("default",), "topics and offsets that RocketMQ stores in RocksDB would not be read"
     ),
-    "totalReplicas": Refused(("0", "1"), _ONE_REPLICA),
     "wakeFlushWhenPutMessage": Refused(
         ("false",), "set flushDiskType=SYNC_FLUSH, or a shorter flushIntervalCommitLog"
     ),
@@ -75,10 +75,10 @@ _KEYS_BY_REASON: Mapping[str, str] = {
         waitTimeMillsInTransactionQueue
     """,
     "there is no controller, DLedger or broker container": """
-        brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+        brokerHeartbeatInterval brokerNotActiveTimeoutMillis
         checkSyncStateSetPeriod compatibleWithOldNameSrv controllerAddr
         controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId
-        enableAutoInSyncReplicas fetchControllerAddrByDnsLookup forwardTimeout haMaxGapNotInSync
+        enableAutoInSyncReplicas fetchControllerAddrByDnsLookup forwardTimeout
         isBrokerContainer isInBrokerContainer preferredLeaderId replicasPerDiskPartition
         sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
         storePathEpochFile syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
@@ -100,11 +100,9 @@ _KEYS_BY_REASON: Mapping[str, str] = {
         popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead reviveAckWaitMs reviveInterval
         reviveMaxSlow reviveQueueNum reviveScanTime skipWhenCKRePutReachMaxTimes
     """,
-    _NO_REPLICATION: """
-        asyncLearner haFlowControlEnable haHousekeepingInterval haMasterAddress
-        haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
-        maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength offsetCheckInSlave
-        slaveTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup
+    "replication needs no such tuning": """
+        asyncLearner haMaxTimeSlaveNotCatchup maxChecksumRange maxSlaveResendLength syncFromLastFile
+        syncMasterFlushOffsetWhenStartup totalReplicas
     """,
     "filters are applied to the messages themselves, without bit maps": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter

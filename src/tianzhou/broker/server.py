@@ -1,51 +1,50 @@
-"""The broker as a program: the order in which it starts and stops.
+"""The broker as a program: the order in which it starts and stops, and changes its role.
 
-Start: the store (which recovers itself), the tables, the ports, the features, the nameservers. A
-broker registers last, when it can already be used. Stop, in reverse: it unregisters first, so that
-clients use other brokers; parked requests are answered, pending responses are sent, and only
-then are the tables saved and the store closed. Each step of the start registers what undoes it, so
-`stop` is right after a start that failed half-way, too.
+Start: the store (which recovers itself), the tables, the ports, then what its role needs
+(`role.py`), and at last registration, when it can already be used. Stop, in reverse: it unregisters
+first, so that clients use other brokers; parked requests are answered, pending responses are sent,
+and only then are the tables saved and the store closed. Each step of the start registers what
+undoes it, so `stop` is right after a start that failed half-way, too.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 
 from tianzhou.broker import advertised_address, disk_space_check
-from tianzhou.broker.assembly import Core, Features, access_control, assemble, serve_metrics
+from tianzhou.broker.assembly import Core, access_control
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.cluster import copy_metadata_on_join
-from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
+from tianzhou.broker.config import BrokerConfig, BrokerRole
+from tianzhou.broker.elected import ElectedBroker
 from tianzhou.broker.handlers.deps import WaitingPull
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
 from tianzhou.broker.quota import control as quota
+from tianzhou.broker.replication.failover import Failover
+from tianzhou.broker.replication.service import Replication
 from tianzhou.broker.requests.pipeline import RequestPipeline
 from tianzhou.broker.requests.table import HANDLERS
-from tianzhou.broker.scheduled.service import ScheduledMessages
+from tianzhou.broker.role import RunningRole
 from tianzhou.broker.state import BrokerState
-from tianzhou.broker.statistics.counters import channel_activity
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.serving import Serving
 from tianzhou.clock import Clock, steady_ms, wall_ms
-from tianzhou.config.live import LiveSettings
-from tianzhou.config.watched_files import POLL_S
+from tianzhou.config.live import LiveSettings, save_pairs
+from tianzhou.errors import ConfigError, StoreClosed
 from tianzhou.protocol import kernel
-from tianzhou.protocol.filter.sql import prepare as prepare_sql
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.event_loop import Tasks
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of, watched_certificates
+from tianzhou.remoting.tls.settings import client_tls_of, tls_of
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_OVERDUE_S = 5.0
-_SILENT_CLIENTS_S = 10.0
-_HISTORY_S = 1.0
-_CERTIFICATES_S = 1.0
-_FIRST_REGISTRATION_S = 3.0
 _VIP_DISTANCE = 2
+_BY_REQUEST = "a change of the role"
 
 
 class Broker:
@@ -53,6 +52,10 @@ class Broker:
 
     store: MessageStore
     """Set by `start`."""
+    durability: Durability
+    """Set by `start`; its `replicas_advanced` is called when slaves acknowledge more."""
+    serving: Serving
+    """Set by `start`; what is stored and shown under automatic failover."""
 
     def __init__(
         self,
@@ -69,7 +72,6 @@ class Broker:
         self._crash_point = crash_point
         config = settings.config
         self._tls, self._client_tls = tls_of(config), client_tls_of(config)
-        self._namesrvs = namesrv_addresses(config)
         self.state = state = BrokerState(settings, clock, steady)
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.consumers, self.producers, self.modes = state.consumers, state.producers, state.modes
@@ -77,10 +79,11 @@ class Broker:
         self.parked = ParkedPulls[Connection, WaitingPull]()
         self.address = ""
         """The address that clients connect to; set by `start`."""
-        self.web_port = 0
-        """The port of /metrics and /health, if they are served; set by `start`."""
-        self._running: tuple[Core, Features] | None = None
-        self._tasks = Tasks()
+        self._core: Core | None = None
+        self._role: RunningRole | None = None
+        self._elected: ElectedBroker | None = None
+        self._changing = asyncio.Lock()
+        """Held while the role changes, and by `stop`."""
         self._stops = AsyncExitStack()
         """What undoes each step of the start, last step first."""
 
@@ -98,12 +101,12 @@ class Broker:
         self.store = store = await self._open_store(config, arrivals)
         stops.push_async_callback(asyncio.to_thread, store.close)
         stops.push_async_callback(self.state.close)
-        scheduled = ScheduledMessages(
-            self.settings, store, self.topics, self._clock, self._crash_point,
-            self.state.count_delivered,
-        )  # fmt: skip
-        stops.push_async_callback(scheduled.stop)
-        self.state.load(scheduled.encoders())
+        self.state.log_end = lambda: store.end_log_offset
+        self.durability = Durability(store, self.settings)
+        self.serving = Serving(
+            store, self.durability, arrivals, lambda: self.settings.config.in_sync_replicas
+        )
+        self.state.load()
         access = access_control(config, store, self.state, self._clock)
         limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         # Rules are read again only after the start, when all of these exist.
@@ -111,7 +114,7 @@ class Broker:
         if config.quota_file is not None:
             quotas = quota.Quotas(config.quota_file, self._steady, lambda _: apply_quotas())
         pipeline = RequestPipeline(self.settings, access, quotas)
-        server = Server(
+        self._server = server = Server(
             pipeline.handle,
             limits=limits if quotas is None else quotas.limits_by(limits),
             tls=self._tls,
@@ -124,35 +127,40 @@ class Broker:
                 server.set_limits(quotas.limits_by(limits))
             pipeline.forget_fast_path()
 
-        self.stats.channels = partial(channel_activity, server)
-        # The ports are closed before the features stop, although they are opened before.
-        feature_stops = await stops.enter_async_context(AsyncExitStack())
+        stops.push_async_callback(self._stop_features)
         stops.push_async_callback(self._close, server)
         host, port = await self._listen(server, config)
-        core = Core(
+        self._core = Core(
             settings=self.settings, clock=self._clock, steady=self._steady,
             crash_point=self._crash_point, state=self.state, parked=self.parked, arrivals=arrivals,
-            store=store, scheduled=scheduled, access=access, quotas=quotas, pipeline=pipeline,
-            limits=limits, client_tls=self._client_tls, port=port,
-            host=advertised_address.advertised_host(config, port),
+            store=store, durability=self.durability, serving=self.serving, access=access,
+            quotas=quotas, pipeline=pipeline, limits=limits, client_tls=self._client_tls, port=port,
+            port_tls=lambda: server.tls_context,
+            host=advertised_address.advertised_host(config, port), change_role=self.change_role,
         )  # fmt: skip
-        self.address = core.address
-        features = assemble(core, feature_stops)
-        stops.callback(features.answer_parked)
-        self._running = core, features
-        scheduled.start()
-        if config.copy_metadata_on_join and copy_metadata_on_join.is_new(self.topics):
-            await copy_metadata_on_join.copy_metadata(
-                features.deps.client, self._namesrvs, config.broker_cluster_name,
-                config.broker_name, self.topics, self.groups,
-            )  # fmt: skip
-        if config.metrics_exporter_type is MetricsExporter.PROM:
-            self.web_port = await serve_metrics(core, features, stops)
-        stops.push_async_callback(features.registrar.unregister)
-        stops.push_async_callback(self._tasks.cancel)
-        await self._register(features)
-        self._start_tasks(config, core, features, server)
+        self.address = self._core.address
+        stops.push_async_callback(self._stop_serving)
+        if config.has_failover:
+            await self._start_elected(self._core)
+        else:
+            await self._start_role(self._core)
         return host, port
+
+    async def _start_elected(self, core: Core) -> None:
+        """Take part in the elections of the group; the role comes later."""
+        self._elected = elected = ElectedBroker(core, self._server, self._replace_role)
+        self._core = core = replace(
+            core, failover=elected.failover, may_register=elected.may_register
+        )
+        self._stops.push_async_callback(elected.stop)
+        await elected.begin()
+        await self._start_role(core)
+        elected.running = lambda: self._role
+        elected.start()
+
+    async def _start_role(self, core: Core) -> None:
+        self._role = RunningRole(core, self._server)
+        await self._role.start()
 
     async def _open_store(self, config: BrokerConfig, arrivals: Arrivals) -> MessageStore:
         on_arrival = arrivals.notify_from_thread if config.is_staged else arrivals.notify
@@ -170,86 +178,129 @@ class Broker:
             await server.listen(host, config.listen_port - _VIP_DISTANCE)
         return address
 
-    async def _register(self, features: Features) -> None:
-        """Register, and keep registered; an unreachable nameserver does not delay the start."""
-        if not self._namesrvs:
-            log.warning(
-                "no nameserver is configured (namesrvAddr), so clients cannot find this one"
+    # -- changing the role -------------------------------------------------------------------------
+
+    async def change_role(self, role: BrokerRole, broker_id: int) -> None:
+        """Become a master or a slave; the role is saved in the configuration file.
+
+        Raises TianzhouError; then the role is the old one.
+        """
+        if self._elected is not None:
+            raise ConfigError(
+                "the role is decided by election (haEtcdEndpoints): use tianzhou broker switch"
             )
-        first = asyncio.create_task(features.registrar.register())
+        prepare = partial(self._prepare_role, role=role, broker_id=broker_id)
+        await self._replace_role(prepare, _BY_REQUEST)
 
-        async def keep_registered() -> None:
-            await first
-            await features.registrar.run()
-
-        self._tasks.run(keep_registered())
-        await asyncio.wait((first,), timeout=_FIRST_REGISTRATION_S)
-
-    def _start_tasks(
-        self, config: BrokerConfig, core: Core, features: Features, server: Server
+    async def _replace_role(
+        self, prepare: Callable[[RunningRole], Awaitable[dict[str, object]]], origin: str
     ) -> None:
-        run, repeat = self._tasks.run, self._tasks.repeat
-        run(self._save_tables())
-        run(features.checks.run())
-        run(features.deps.pops.run())
-        run(core.scheduled.run(self.state.save))
-        run(asyncio.to_thread(prepare_sql))
-        repeat(lambda: _OVERDUE_S, features.wake_overdue)
-        repeat(self._silence_period_s, features.close_silent)
-        repeat(lambda: _HISTORY_S, self.state.update_history)
-        if core.access is not None:
-            repeat(lambda: POLL_S, core.access.poll)
-        if core.quotas is not None:
-            repeat(lambda: POLL_S, core.quotas.poll)
-        if tls_files := tls_files_of(config):
-            watched = watched_certificates(
-                tls_files, server.reload_tls, features.deps.client.reload_tls
-            )
-            repeat(lambda: _CERTIFICATES_S, watched.poll)
+        """Stop what runs in the present role, `prepare` another one, and start what runs in it.
+
+        `prepare` returns the settings of the other role. Raises its TianzhouError; then the role is
+        the old one.
+        """
+        async with self._changing:
+            core, running = self._core, self._role
+            if core is None or running is None:
+                raise StoreClosed("the broker is not running")
+            core.pipeline.close("the broker changes its role")
+            await running.stop_serving(unregister=False)
+            values: dict[str, object] = {}
+            try:
+                values = await prepare(running)
+            finally:
+                await running.stop_features()
+                # A change by request, which is being saved, must not bring the old role back.
+                async with self.settings.lock:
+                    self.settings.activate(self.settings.prepare_values(values, origin))
+                await self._start_role(core)
+
+    async def _prepare_role(
+        self, running: RunningRole, role: BrokerRole, broker_id: int
+    ) -> dict[str, object]:
+        """Save the new role; after an error the old one goes on."""
+        config = self.settings.config
+        if config.is_slave:
+            replication = running.features.replication
+            await replication.finish_copies()
+            self.topics.begin_epoch(replication.begin_epoch())
+            await self.state.save()
+        values: dict[str, object] = {"broker_role": role, "broker_id": broker_id}
+        changed = self.settings.prepare_values(values, _BY_REQUEST)
+        await asyncio.to_thread(save_pairs, config.broker_config_path, changed.pairs)
+        if (origin := self.settings.overriding("broker_role")) is not None:
+            log.warning(
+                "broker %s: its new role is saved in %s, and brokerRole is given by %s, which has "
+                "priority: change it there before the next start",
+                config.broker_name, config.broker_config_path, origin,
+            )  # fmt: skip
+        log.warning("broker %s: becomes %s with brokerId %d", config.broker_name, role, broker_id)
+        return values
 
     # -- running -----------------------------------------------------------------------------------
 
     @property
+    def web_port(self) -> int:
+        """The port of /metrics and /health, if they are served."""
+        return self._role.web_port if self._role else 0
+
+    @property
     def registered_with(self) -> frozenset[str]:
         """The nameservers that know this broker now."""
-        return self._running[1].registrar.registered if self._running else frozenset()
+        return self._role.features.registrar.registered if self._role else frozenset()
 
     @property
     def request_codes(self) -> frozenset[int]:
         """The request codes that are served; none before the start."""
-        return frozenset(HANDLERS) if self._running else frozenset()
+        return frozenset(HANDLERS) if self._role else frozenset()
+
+    @property
+    def replication(self) -> Replication | None:
+        """The role in replication; None before the start."""
+        return self._role.features.replication if self._role else None
+
+    @property
+    def failover(self) -> Failover | None:
+        """Automatic failover; None with fixed roles, and before the start."""
+        return self._elected.failover if self._elected else None
 
     async def register(self) -> None:
         """Register with all nameservers now; returns when they have answered."""
-        if self._running is not None:
-            await self._running[1].registrar.register()
+        if self._role is not None:
+            await self._role.features.registrar.register()
 
     def clock_moved(self) -> None:
         """Check all deadlines again: a clock that was passed in has jumped."""
-        if self._running is not None:
-            core, features = self._running
-            core.scheduled.clock_changed()
-            features.clock_moved()
+        if self._role is not None:
+            self._role.features.clock_moved()
 
     def close_silent(self) -> None:
         """Close the connections of clients that send no heartbeats; done every few seconds."""
-        if self._running is not None:
-            self._running[1].close_silent()
-
-    def _silence_period_s(self) -> float:
-        return min(_SILENT_CLIENTS_S, self.settings.config.channel_expired_timeout / 1000)
-
-    async def _save_tables(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.config.flush_consumer_offset_interval / 1000)
-            await self.state.save()
+        if self._role is not None:
+            self._role.features.close_silent()
 
     # -- stopping ----------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop in the reverse order; safe after a failed `start` and when stopped already."""
-        self._running = None
-        await self._stops.aclose()
+        """Stop in the reverse order; safe after a failed `start` and when stopped already.
+
+        An elected master hands over first.
+        """
+        if self._elected is not None:
+            await self._elected.resign()
+        async with self._changing:
+            await self._stops.aclose()
+
+    async def _stop_serving(self) -> None:
+        running = self._role
+        if running is not None:
+            await running.stop_serving(unregister=True)
 
     async def _close(self, server: Server) -> None:
         await server.close(self.settings.config.shutdown_wait_time_seconds)
+
+    async def _stop_features(self) -> None:
+        running, self._role = self._role, None
+        if running is not None:
+            await running.stop_features()

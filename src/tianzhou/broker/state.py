@@ -1,7 +1,7 @@
 """The tables and statistics of one broker, and the files they are saved to."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class BrokerState:
         self._settings = settings
         self._clock = clock
         config = settings.config
-        self._topics_path, groups_path, offsets_path, modes_path, self._totals_path = (
+        self.topics_path, groups_path, offsets_path, modes_path, self._totals_path = (
             config.config_directory / f"{name}.json"
             for name in (
                 "topics", "subscriptionGroup", "consumerOffset", "messageRequestMode", "statistics"
@@ -71,7 +71,7 @@ class BrokerState:
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called after every change of the topic table."""
         self._tables: dict[Path, TopicTable | GroupTable | OffsetTable | ModeTable] = {
-            self._topics_path: self.topics, groups_path: self.groups,
+            self.topics_path: self.topics, groups_path: self.groups,
             offsets_path: self.offsets, modes_path: self.modes,
         }  # fmt: skip
         self._encoders: dict[Path, Callable[[], Steps[bytes]]] = {
@@ -80,9 +80,11 @@ class BrokerState:
         self._encoders[self._totals_path] = self._encode_totals
         self._saver = TableSaver(self._encoders)
         self._is_loaded = False
+        self.log_end: Callable[[], int] | None = None
+        """The end of the log of this broker, for the table of topics of a master."""
 
-    def load(self, encoders: Encoders) -> None:
-        """Read the files of the last run; `encoders` are further files to save. Raises StoreError.
+    def load(self) -> None:
+        """Read the files of the last run. Raises StoreError.
 
         The store's lock on the folder must be held. Before this has succeeded nothing is saved: an
         empty table must not replace a file that could not be read.
@@ -93,8 +95,17 @@ class BrokerState:
             load_table(self._totals_path, lambda content: self.history.load(content, self._clock()))
         except StoreCorrupt as e:
             log.warning("totals begin at 0: %s", e)
-        self._encoders.update(encoders)
         self._is_loaded = True
+
+    def add_files(self, encoders: Encoders) -> None:
+        """Save these files, too."""
+        self._encoders.update(encoders)
+
+    async def remove_files(self, paths: Collection[Path]) -> None:
+        """Save these files a last time."""
+        await self.save(*paths)
+        for path in paths:
+            self._encoders.pop(path, None)
 
     async def save(self, *paths: Path) -> bool:
         """Save these files and every changed table; False if one could not be written."""
@@ -107,7 +118,7 @@ class BrokerState:
 
     def apply_config(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Apply changed settings to the topics, and have them registered again."""
-        if after.auto_create_topic_enable:
+        if after.auto_create_topic_enable and not after.is_slave:
             for topic in system_topics(after):
                 if topic.topic_name and self.topics.get(topic.topic_name) is None:
                     self.topics.put(topic)
@@ -129,7 +140,7 @@ class BrokerState:
             self._saver.mark(path)
 
     def _topics_changed(self) -> None:
-        self._mark(self._topics_path)
+        self._mark(self.topics_path)
         self.on_topics_changed()
 
     def _has_all_offsets(self, count: int) -> bool:
@@ -137,6 +148,8 @@ class BrokerState:
         return self.limits.is_full("maxConsumerOffsets", limit, count, what)
 
     def _encode(self, path: Path) -> Steps[bytes]:
+        if path == self.topics_path and self.log_end and not self._settings.config.is_slave:
+            self.topics.log_end = self.log_end()
         return encode_table_steps(self._tables[path].as_file())
 
     def _encode_totals(self) -> Steps[bytes]:

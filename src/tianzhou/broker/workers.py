@@ -10,8 +10,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tianzhou.broker.config import BrokerConfig
@@ -88,12 +88,36 @@ def ends_with_parent() -> Generator[None]:
         watching.join()
 
 
+def _log_start(number: int, pid: int) -> None:
+    log.info("worker %d: process %d", number, pid)
+
+
+def _log_end(number: int, code: int, pause_s: float) -> None:
+    log.warning("worker %d: ended with code %d, started again in %.1f s", number, code, pause_s)
+
+
 class Workers:
     """The parent: restarts one process per command."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], stop_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        stop_timeout_s: float = 60.0,
+        *,
+        pause_s: float = _PAUSE_FIRST_S,
+        output: Sequence[Path] | None = None,
+        on_ended: Callable[[int, int, float], None] | None = None,
+        on_started: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`pause_s` is the first pause before a restart. `output` has a file for each process, in
+        place of the terminal. `on_ended` gets the number, the exit code and the pause before
+        the restart; `on_started` the number and the process id, at the first start, too."""
         self._commands = commands
         self._stop_timeout_s = stop_timeout_s
+        self._pause_s = pause_s
+        self._output = output
+        self._on_ended = on_ended or _log_end
+        self._on_started = on_started or _log_start
         self._watches: list[asyncio.Task[None]] = []
         self.processes: dict[int, asyncio.subprocess.Process] = {}
         """The running process of each worker, by number."""
@@ -114,25 +138,27 @@ class Workers:
         await asyncio.gather(*(self._end(*each) for each in tuple(self.processes.items())))
 
     async def _watch(self, number: int, command: Sequence[str]) -> None:
-        loop, pause_s = asyncio.get_running_loop(), _PAUSE_FIRST_S
+        loop, pause_s = asyncio.get_running_loop(), self._pause_s
         while True:
             started_s = loop.time()
             # The process is registered before this task can be cancelled, so a stop finds it.
             process = await asyncio.shield(self._spawn(number, command))
             code = await process.wait()
             self.processes.pop(number, None)
-            pause_s = _PAUSE_FIRST_S if loop.time() - started_s > _STEADY_S else pause_s * 2
+            pause_s = self._pause_s if loop.time() - started_s > _STEADY_S else pause_s * 2
             pause_s = min(pause_s, _PAUSE_MAX_S)
-            log.warning(
-                "worker %d: ended with code %d, started again in %.1f s", number, code, pause_s
-            )
+            self._on_ended(number, code, pause_s)
             await asyncio.sleep(pause_s)
             self.restart_count += 1
 
     async def _spawn(self, number: int, command: Sequence[str]) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        with ExitStack() as stack:
+            file = stack.enter_context(self._output[number].open("ab")) if self._output else None
+            process = await asyncio.create_subprocess_exec(
+                *command, start_new_session=True, stdout=file, stderr=file
+            )
         self.processes[number] = process
-        log.info("worker %d: process %d", number, process.pid)
+        self._on_started(number, process.pid)
         return process
 
     async def _end(self, number: int, process: asyncio.subprocess.Process) -> None:

@@ -1,6 +1,7 @@
 """Settings of a running program: an update replaces the whole configuration atomically."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -13,8 +14,10 @@ from tianzhou.config.settings import (
     Change,
     Given,
     Loaded,
+    format_value,
     render_properties,
     settings_by_key,
+    settings_of,
     update,
 )
 from tianzhou.errors import ConfigError
@@ -71,6 +74,11 @@ class LiveSettings(Generic[C]):
     def as_properties(self) -> str:
         return render_properties(self._loaded)
 
+    def overriding(self, name: str) -> str | None:
+        """The flag or variable that sets a field, which the saved value cannot replace."""
+        origin = self._loaded.origins[name]
+        return origin if origin.startswith(("flag ", "environment ")) else None
+
     def prepare(
         self,
         properties: Iterable[Property],
@@ -86,6 +94,15 @@ class LiveSettings(Generic[C]):
         changes = [Given(found.key, found.value, by) for found in properties]
         checked = update(self._loaded, changes, black_list=black_list, has_accounts=has_accounts)
         return Update(self.config, *checked, [change.key for change in changes])
+
+    def prepare_values(self, values: Mapping[str, object], origin: str) -> Update[C]:
+        """Change fields by name, also those that no request may change."""
+        loaded, by_name = self._loaded, {one.name: one for one in settings_of(type(self.config))}
+        config = dataclasses.replace(loaded.config, **values)
+        origins = {**loaded.origins, **dict.fromkeys(values, origin)}
+        pairs = {by_name[name].key: format_value(value) for name, value in values.items()}
+        changed = dataclasses.replace(loaded, config=config, origins=origins)
+        return Update(self.config, changed, pairs, list(pairs))
 
     def activate(self, prepared: Update[C]) -> None:
         self._loaded = prepared.loaded

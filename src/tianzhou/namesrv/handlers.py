@@ -52,6 +52,8 @@ Replied = Command | Awaitable[Command]
 
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
+_SUCCESS = ResponseCode.SUCCESS
+"""Route queries use it: reading a member of an enumeration takes 50 ns in Python 3.11."""
 _FIXED_KEYS = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 """Settings that no request may change, also if they are not in configBlackList."""
 
@@ -121,7 +123,7 @@ def get_route(deps: NamesrvDeps, _: Connection, request: Command) -> Command:
             ResponseCode.TOPIC_NOT_EXIST,
             f"No topic route info in name server for the topic: {header.topic}{_FAQ}",
         )
-    return success(body)
+    return Command(code=_SUCCESS, body=body)
 
 
 def get_cluster_info(deps: NamesrvDeps, _: Connection, __: Command) -> Command:
@@ -153,12 +155,21 @@ def register_broker(deps: NamesrvDeps, connection: Connection, request: Command)
         raise RequestError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if registered.notice is not None:
         deps.notify(registered.notice)
-    return success(
+    response = success(
         _order_config_for_broker(deps),
         wire.RegisterBrokerResponse(
-            ha_server_addr=registered.ha_addr, master_addr=registered.master_addr
+            ha_server_addr=registered.ha_addr,
+            master_addr=registered.master_addr,
+            state_version=registered.newer_version,
         ),
     )
+    if registered.ignored:
+        # A success without a remark, as of Apache's, would hide from an operator that it is so.
+        response.remark = (
+            f"another broker is registered as {identity.name} with id {identity.broker_id}, and "
+            "its tables are newer: this one may be a former master"
+        )
+    return response
 
 
 def _register(
@@ -183,7 +194,7 @@ def _register(
     registered = yield from deps.registry.register(
         identity, topics, digest, connection, now_ms, delete_missing=delete_missing
     )
-    _log_registration(deps, identity, len(topics.topics), registered, connection.peer)
+    _log_registration(deps, identity, topics, registered, connection.peer)
     return registered
 
 
@@ -214,7 +225,7 @@ def _warn(deps: NamesrvDeps, text: str) -> None:
 def _log_registration(
     deps: NamesrvDeps,
     identity: BrokerIdentity,
-    topic_count: int,
+    topics: BrokerTopics,
     registered: Registered | None,
     peer: str,
 ) -> None:
@@ -225,7 +236,14 @@ def _log_registration(
     if registered.ignored:
         _warn(deps, f"{broker}: ignored, a newer broker has its id; registered from {peer}")
         return
-    if registered.displaced is not None:
+    epoch = topics.version.state_version or 0
+    if registered.displaced is not None and epoch:
+        # A switch: the former master has not unregistered, as it was killed or cut off.
+        log.info(
+            "%s: replaces %s, as the master of epoch %d; registered from %s",
+            broker, registered.displaced, epoch, peer,
+        )  # fmt: skip
+    elif registered.displaced is not None:
         _warn(
             deps,
             f"{broker}: replaces {registered.displaced}, which has the same name and id and "
@@ -233,9 +251,9 @@ def _log_registration(
             f"it is no broker of yours, list yours in accessFile",
         )
     if registered.new:
-        log.info("%s: registered in %s, %d topics", broker, identity.cluster, topic_count)
+        log.info("%s: registered in %s, %d topics", broker, identity.cluster, len(topics.topics))
     else:
-        log.debug("%s: topics changed, %d listed", broker, topic_count)
+        log.debug("%s: topics changed, %d listed", broker, len(topics.topics))
 
 
 def _order_config_for_broker(deps: NamesrvDeps) -> bytes:

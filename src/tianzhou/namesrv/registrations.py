@@ -57,14 +57,16 @@ class MinIdNotice(NamedTuple):
 class Registered(NamedTuple):
     """The result of a registration: the master of a slave, and the notice to send, if any.
 
-    An `ignored` broker has the id of another one with a higher state version; a `new` one was
-    unknown. `displaced` is the address of a broker, still registered, that had the name and id.
+    An `ignored` broker has the id of another one with a higher state version, the `newer_version`;
+    a `new` one was unknown. `displaced` is the address of a broker, still registered, that had the
+    name and id.
     """
 
     master_addr: str | None = None
     ha_addr: str | None = None
     notice: MinIdNotice | None = None
     ignored: bool = False
+    newer_version: int | None = None
     new: bool = False
     displaced: str | None = None
 

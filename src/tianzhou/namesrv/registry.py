@@ -228,9 +228,10 @@ class Registry:
 
         With `delete_missing`, topics that the registration does not list are deleted.
         """
-        if self._is_outdated(identity, reported):
+        newer = self._newer_version(identity, reported)
+        if newer is not None:
             yield from self._drop(identity.address)
-            return Registered(ignored=True)
+            return Registered(ignored=True, newer_version=newer)
         group = self._groups.get(identity.name)
         known_as = group.addrs.get(identity.broker_id) if group else None
         if known_as is None and len(reported.topics) == 1:
@@ -280,15 +281,17 @@ class Registry:
         )
         self._check_growth(sizes, f"broker {identity.name} at {identity.addr}")
 
-    def _is_outdated(self, identity: BrokerIdentity, reported: BrokerTopics) -> bool:
+    def _newer_version(self, identity: BrokerIdentity, reported: BrokerTopics) -> int | None:
+        """The state version of another broker with this id, if it is larger."""
         group = self._groups.get(identity.name)
         holder_addr = group.addrs.get(identity.broker_id) if group else None
         if holder_addr is None or holder_addr == identity.addr:
-            return False
+            return None
         holder = self._brokers.get((identity.cluster, holder_addr))
         if holder is None:
-            return False
-        return (holder.version.state_version or 0) > (reported.version.state_version or 0)
+            return None
+        version = holder.version.state_version or 0
+        return version if version > (reported.version.state_version or 0) else None
 
     def _join(self, identity: BrokerIdentity) -> Steps[tuple[_Group, int | None]]:
         """Add a broker to its group; returns the group and the lowest id before."""

@@ -214,6 +214,12 @@ class RequestCode(IntEnum):
 
     BATCH_ACK_MESSAGE = 200151
 
+    # -- Tianzhou's own, between its brokers and its tools; others refuse them --------------------
+    HA_HELLO = 770_001
+    CHANGE_BROKER_ROLE = 770_002
+    HA_GROUP = 770_003
+    HA_GROUP_COMMAND = 770_004
+
 
 class ResponseCode(IntEnum):
     """How a request ended.

@@ -18,6 +18,7 @@ from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection, Handler, Listener
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.shared_state import Counts, SharedState
+from tianzhou.remoting.tls import tls_socket
 from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, Tls
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,19 @@ class Client:
     def speaks_tls(self) -> bool:
         """Whether its connections are encrypted."""
         return self._tls is not None
+
+    async def secured(
+        self, sock: socket.socket, host: str, timeout_s: float
+    ) -> tls_socket.TlsSocket:
+        """TLS, as on its own connections, over a connected socket, which is closed on errors.
+
+        Raises OSError.
+        """
+        assert self._tls is not None
+        assert self._context is not None
+        return await tls_socket.opened(
+            sock, self._context, self._tls.server_name or host, timeout_s
+        )
 
     def reload_tls(self) -> None:
         """Load the certificates again, for new connections. Raises ConfigError."""

@@ -35,13 +35,23 @@ class Page(NamedTuple):
 
 Pages = Mapping[str, Callable[[], Page | Awaitable[Page]]]
 """By path. A slow page is awaitable, so that it does not block the loop."""
+QueryPages = Mapping[str, Callable[[str], Page]]
+"""By path, with the query of the URL, which is what follows "?"."""
 
 
 class WebServer:
     """Serves pages until it is closed."""
 
-    def __init__(self, pages: Pages, timeout_ms: int = WEB_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        timeout_ms: int = WEB_TIMEOUT_MS,
+        *,
+        query_pages: QueryPages | None = None,
+    ) -> None:
+        """`pages` ignore the query of the URL."""
         self._pages = pages
+        self._query_pages = query_pages or {}
         self._timeout_s = timeout_ms / 1000
         self._servers: list[asyncio.Server] = []
         self._silent: dict[StreamWriter, None] = {}
@@ -127,15 +137,17 @@ class WebServer:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _error(HTTPStatus.BAD_REQUEST), "GET"
-        method, path = parts[0], parts[1].partition("?")[0]
+        method, (path, _, query) = parts[0], parts[1].partition("?")
         if method not in ("GET", "HEAD"):
             return _error(HTTPStatus.METHOD_NOT_ALLOWED), method
-        if path not in self._pages:
-            known = " ".join(self._pages)
+        if path not in self._pages and path not in self._query_pages:
+            known = " ".join((*self._pages, *self._query_pages))
             return Page(
                 f"no such page, there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
             ), method
         try:
+            if path in self._query_pages:
+                return self._query_pages[path](query), method
             return await self._made(path), method
         except Exception:  # a bug in a page must not end the server
             log.exception("page %s failed", path)

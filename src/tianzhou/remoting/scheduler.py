@@ -37,6 +37,7 @@ import logging
 import os
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Generator, Hashable
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -247,25 +248,29 @@ def _continue(steps: Steps[T], before: "asyncio.Future[Any] | None" = None) -> "
     ready = _ready()
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def run() -> None:
-        if future.cancelled():
-            steps.close()
-            return
-        try:
-            done = _run_slice(steps)
-        except Exception as e:  # noqa: BLE001 - the awaiting caller gets it
-            future.set_exception(e)
-        else:
-            if done is None:
-                ready.add(run)
-            else:
-                future.set_result(done[0])
-
+    run = partial(_run_next_slice, ready, steps, future)
     if before is None:
         ready.add(run)
     else:
         before.add_done_callback(lambda _: ready.add(run))
     return future
+
+
+def _run_next_slice(ready: _Ready, steps: Steps[T], future: "asyncio.Future[T]") -> None:
+    # Not a closure that names itself: its cycle would keep the result, such as a table of
+    # megabytes, until the next full garbage collection, and those are rare.
+    if future.cancelled():
+        steps.close()
+        return
+    try:
+        done = _run_slice(steps)
+    except Exception as e:  # noqa: BLE001 - the awaiting caller gets it
+        future.set_exception(e)
+    else:
+        if done is None:
+            ready.add(partial(_run_next_slice, ready, steps, future))
+        else:
+            future.set_result(done[0])
 
 
 # -- the budget of background work -----------------------------------------------------------------

@@ -15,6 +15,7 @@ oneway request never gets one. `error_responses.py` maps exceptions of handlers 
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Set as AbstractSet
 
 from tianzhou.errors import ConnectionClosed
@@ -80,6 +81,11 @@ class Server:
         address: tuple[str, int] = bound[0].getsockname()[:2]
         log.info("listening on %s, TLS %s", format_address(*address), self._tls.mode)
         return address
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """That of connections to come; None without TLS."""
+        return self._acceptor.context
 
     def reload_tls(self) -> None:
         """Load the certificates again, for new connections.

@@ -71,6 +71,7 @@ def log_space_ahead(position: int) -> int:
 def reserve_log_space(file: MappedFile, position: int, end: int) -> None:
     """Allocates disk blocks of a log file that is written up to a position. Raises OSError."""
     file.ensure_space(position, end, more=log_space_ahead(position))
+    file.expect_writes(position)
 
 
 class CommitLog:
@@ -221,6 +222,33 @@ class CommitLog:
         self._handle.write(self._position, records)
         self.advance(len(records), store_time_ms)
 
+    def prepare_copy(self, size_bytes: int) -> None:
+        """Reserves space for bytes of another log, up to the end of a file. Raises OSError."""
+        file = self._file
+        if file is None or self._position == file.size_bytes:
+            self._roll(min(size_bytes + BLANK_BYTES_MIN, self.segments.size_bytes))
+            return
+        end = min(self._position + size_bytes + BLANK_BYTES_MIN, file.size_bytes)
+        if end > self._reserved_end:
+            self._ensure_space(end)
+
+    def copy(self, data: memoryview, store_time_ms: int) -> None:
+        """Appends whole records of another log, or its filler with all up to the end of the file.
+
+        `prepare_copy` was called before. Raises OSError.
+        """
+        file = self._file
+        assert file is not None
+        if self._pool is None:
+            if self._handle is None:
+                self._handle = file.open()
+            self._handle.write(self._position, data)
+        else:
+            self._tail[self._position : self._position + len(data)] = data
+        if self._staged and self._position + len(data) == file.size_bytes:
+            self._staged[-1].end = file.stop
+        self.advance(len(data), store_time_ms)
+
     def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
         """Appends a record; `allocate` was called for its size before."""
         size_bytes, position = len(record), self._position
@@ -236,19 +264,27 @@ class CommitLog:
     def _roll(self, reserve_bytes: int) -> None:
         # The new file is created first: without space for it the old one stays as it is.
         old = self._file
-        if old is not None:
+        # A copied file has its filler already.
+        left = old.size_bytes - self._position if old else 0
+        if left:
             self._ensure_space(self._position + BLANK_BYTES_MIN)
         following = self._supply.next_file(old.stop if old else self.written, reserve_bytes)
-        if old is not None:
-            left = old.size_bytes - self._position
+        if old is not None and left:
             self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
             if self._staged:
                 self._staged[-1].end = old.first + self._position + BLANK_BYTES_MIN
+        if old is not None:
+            old.expect_writes(old.size_bytes)  # none any more
         self.segments.add(following)
         self.written = following.first
         self._use(following, 0)
 
     # -- committing -----------------------------------------------------------------------------
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether records are readable only after a commit."""
+        return self._pool is not None
 
     @property
     def readable(self) -> int:

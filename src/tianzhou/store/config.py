@@ -134,7 +134,7 @@ class StoreConfig:
     )
     max_transfer_bytes_on_message_in_disk: int = setting(
         64 * 1024,
-        "bytes one read returns of old messages",
+        "bytes one read returns of messages that come from disk",
         change=Change.LIVE,
         size=True,
         minimum=1,
@@ -142,13 +142,13 @@ class StoreConfig:
     )
     max_transfer_count_on_message_in_disk: int = setting(
         8,
-        "messages one read returns of old messages",
+        "messages one read returns that come from disk",
         change=Change.LIVE,
         minimum=1,
         maximum=100_000,
     )
     access_message_in_memory_max_ratio: int = setting(
-        40, "percent of physical memory assumed to hold the newest messages",
+        40, "percent of physical memory assumed to hold the newest messages; older: use a slave",
         change=Change.LIVE, maximum=100,
     )  # fmt: skip
     max_msgs_num_batch: int = setting(

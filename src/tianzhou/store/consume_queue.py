@@ -33,10 +33,10 @@ assert ENTRY.size == ENTRY_BYTES
 _write_entry = ENTRY.pack_into
 
 BLANK_SIZE = 2**31 - 1
-_GAP_CODE = -1
+GAP_CODE = -1
 """Tags code of a blank between messages; RocketMQ has blanks only before the first one."""
 _BEFORE = ENTRY.pack(0, BLANK_SIZE, 0)
-_GAP = ENTRY.pack(0, BLANK_SIZE, _GAP_CODE)
+_GAP = ENTRY.pack(0, BLANK_SIZE, GAP_CODE)
 
 _RESERVE_BYTES_MAX = 16 * PAGE_BYTES
 _LOW_COUNT = 1_024
@@ -99,6 +99,14 @@ class ConsumeQueue:
         stop = (self.next_offset + count) * ENTRY_BYTES
         if stop > self._reserved:
             self._reserve(stop)
+
+    def ensure_mapped(self, count: int) -> None:
+        """Reserves and maps space for `count` more entries, so that appending them cannot fail."""
+        self.ensure_space(count)
+        for file in reversed(self.segments.files):
+            if file.stop <= self.next_offset * ENTRY_BYTES:
+                break
+            self._view(file)
 
     def extend(self) -> None:
         """Reserves more space in the last file, in memory or on disk. Raises OSError.
@@ -206,6 +214,11 @@ class ConsumeQueue:
 
     def put_many(self, entries: bytes) -> None:
         """Appends entries in the format of the file; reserves the space itself."""
+        log_offset, size_bytes, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)
+        self.end_log_offset = log_offset + size_bytes
+        self._write(entries)
+
+    def _write(self, entries: bytes) -> None:
         while entries:
             position = self.next_offset * ENTRY_BYTES
             left = self.segments.size_bytes - position % self.segments.size_bytes
@@ -215,26 +228,23 @@ class ConsumeQueue:
             assert file is not None
             at = position - file.first
             self._view(file)[at : at + len(piece)] = piece
-            log_offset, size_bytes, _ = ENTRY.unpack_from(piece, len(piece) - ENTRY_BYTES)
-            self.end_log_offset = log_offset + size_bytes
             self.next_offset += len(piece) // ENTRY_BYTES
             entries = entries[left:]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no entry, not even a blank one."""
+        files = self.segments.files
+        return not files or self.next_offset * ENTRY_BYTES == files[0].first
+
     def skip_to(self, queue_offset: int) -> None:
         """Appends blank entries up to a queue offset: the messages before it are gone."""
-        blank = _GAP
-        if not self.segments.files:
-            # Nothing was ever written: the file with the offset is the first one.
+        blank = _BEFORE if self.is_empty else _GAP
+        if self.is_empty:
+            # The file with the offset is the first one. A crash may have left another file.
+            self.segments.remove_first(len(self.segments.files))
             self._end_at(queue_offset - queue_offset % (self.segments.size_bytes // ENTRY_BYTES))
-            blank = _BEFORE
-        while self.next_offset < queue_offset:
-            self.ensure_space(1)
-            position = self.next_offset * ENTRY_BYTES
-            file = self.segments.find(position)
-            assert file is not None
-            at = position - file.first
-            self._view(file)[at : at + ENTRY_BYTES] = blank
-            self.next_offset += 1
+        self._write(blank * (queue_offset - self.next_offset))
         self.ensure_space(1)
 
     # -- reading --------------------------------------------------------------------------------
@@ -365,7 +375,7 @@ class ConsumeQueue:
         def still_there(queue_offset: int) -> bool:
             while queue_offset < self.next_offset:
                 entry = self.entry(queue_offset)
-                if entry is None or (entry[1] == BLANK_SIZE and entry[2] == _GAP_CODE):
+                if entry is None or (entry[1] == BLANK_SIZE and entry[2] == GAP_CODE):
                     queue_offset += 1  # A gap; the next message decides.
                     continue
                 return entry[1] != BLANK_SIZE and entry[0] >= first_log_offset
@@ -405,7 +415,7 @@ class ConsumeQueue:
         self.next_offset = self.flushed_offset = queue_offset
         self._reserved = queue_offset * ENTRY_BYTES
 
-    def cut(self, queue_offset: int) -> bool:
+    def cut(self, queue_offset: int, *, durable: bool = True) -> bool:
         """Removes everything from a queue offset on; False if nothing was there."""
         if self._tail_is_zero and queue_offset == self.next_offset:
             return False
@@ -415,8 +425,8 @@ class ConsumeQueue:
         changed = any(file.first >= position for file in files[1:])
         self.segments.remove_from(max(position, files[0].first + 1) if files else position)
         file = self.segments.files[-1] if self.segments.files else None
-        if file is not None and file.has_data(max(position - file.first, 0)):
-            file.cut(max(position - file.first, 0))
+        if file is not None and (file.staged or file.has_data(max(position - file.first, 0))):
+            file.cut(max(position - file.first, 0), durable=durable)
             changed = True
         self._end_at(queue_offset)
         return changed

@@ -118,8 +118,11 @@ class QueueExt:
             if file.stop > self._flushed and file.first < target:
                 file.sync()
         if self._new_names and target > self._flushed:
-            self._disk.sync_directory(self.segments.directory)
-            self._disk.sync_directory(self.segments.directory.parent)
+            directory = self.segments.directory
+            # Those of the queue, the topic, all units, and the store.
+            for _ in range(4):
+                self._disk.sync_directory(directory)
+                directory = directory.parent
             self._new_names = False
         self._flushed = target
 
@@ -144,8 +147,13 @@ class QueueExt:
         if last_address is None:
             self._flushed = self.end
             return
-        unit = self._unit(last_address - _BASE)
-        self.cut(last_address - _BASE + unit[0] if unit else 0)
+        self.cut_after(last_address)
+
+    def cut_after(self, last_address: int | None) -> None:
+        """Removes everything after the unit of the last entry; nothing if that has none."""
+        if last_address is not None:
+            unit = self._unit(last_address - _BASE)
+            self.cut(last_address - _BASE + unit[0] if unit else 0)
 
     def cut(self, position: int) -> None:
         """Removes everything from a position on."""

@@ -13,9 +13,11 @@ With a staging pool a second thread commits: it moves staged records to the file
 readable. Every flush commits first.
 """
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from time import monotonic
 
 from tianzhou.errors import StoreBroken, StoreClosed, StoreError
@@ -63,6 +65,8 @@ class LogFlush:
         """Log offset up to which everything is on disk."""
         self.flushed_time_ms = 0
         """Store time of the newest message known to be on disk."""
+        self.syncing_since_s: float | None = None
+        """Since when (monotonic) a sync runs; None while none does."""
         self.failure: StoreError | None = None
         self.postponed: StoreError | None = None
         """Why the last flush could not start; the next one retries."""
@@ -113,6 +117,21 @@ class LogFlush:
                 self._waiters.remove((log_offset, callback))
                 callback(self.postponed)
 
+    def future(self, log_offset: int) -> Future[None]:
+        """The same as a future."""
+        future: Future[None] = Future()
+
+        def on_flushed(reason: StoreError | None) -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # cancelled
+            if reason is None:
+                future.set_result(None)
+            else:
+                future.set_exception(reason)
+
+        self.when_flushed(log_offset, on_flushed)
+        return future
+
     def flush(self) -> None:
         """Flushes everything written so far. Raises StoreError."""
         with self._flushing:
@@ -120,6 +139,28 @@ class LogFlush:
         reason = self.failure or self.postponed
         if reason is not None:
             raise reason
+
+    def restart_at(self, log_offset: int) -> None:
+        """The log has no records any more, and begins at another log offset."""
+        with self._flushing:
+            self._end_at(log_offset)
+
+    @contextlib.contextmanager
+    def truncating(self, log_offset: int) -> Generator[None]:
+        """While this is entered, nothing is committed or flushed, and the caller cuts the log."""
+        with self._flushing:
+            with self._committing:
+                yield
+            self._end_at(log_offset)
+            with self._change:
+                waiters, self._waiters = self._waiters, []
+        self._notify(waiters, StoreError(f"the log was truncated to {log_offset}"))
+
+    def _end_at(self, log_offset: int) -> None:
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
+        self.flushed = log_offset
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -223,7 +264,11 @@ class LogFlush:
 
     def _sync_files(self, files: list[tuple[MappedFile, DiskFile]], target: int) -> None:
         for file, handle in files:
-            handle.sync()
+            self.syncing_since_s = monotonic()
+            try:
+                handle.sync()
+            finally:
+                self.syncing_since_s = None
             if file.stop <= target:
                 del self._handles[file.first]
                 handle.close()

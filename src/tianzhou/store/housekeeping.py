@@ -60,7 +60,7 @@ class Housekeeping:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._written = Checkpoint()
-        self._index_removed = 0
+        self.index_removed = 0
         """Items of removed index files; the writer's count still includes them."""
         self._postponed = False
         self.refusal: StoreError | None = None
@@ -131,6 +131,10 @@ class Housekeeping:
         )
         log.error("store: housekeeping failed, no more messages are accepted: %s", error)
 
+    def paused(self) -> contextlib.AbstractContextManager[bool]:
+        """While this is entered, the thread does nothing; the caller may call `checkpoint`."""
+        return self._working
+
     # -- flushing -------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
@@ -141,13 +145,19 @@ class Housekeeping:
             self._disk.sync_directory(self.config.queue_directory)
             self._index.flush()
             self._flush.flush()
-            index_count -= self._index_removed
+            index_count -= self.index_removed
             derived = Derived(log_offset, queue_count, entry_count, index_count)
             checkpoint = Checkpoint(time_ms, time_ms, time_ms, derived)
             if checkpoint != self._written:
                 path = self.config.root_directory / "checkpoint"
                 write_checkpoint(self._disk, path, checkpoint)
                 self._written = checkpoint
+
+    def checkpoint_again(self) -> None:
+        """The same, whatever the file holds now."""
+        with self._working:
+            self._written = Checkpoint()
+            self.checkpoint()
 
     def _flush_queues(self, least_pages: int) -> None:
         with self._working:
@@ -226,6 +236,6 @@ class Housekeeping:
         for queue in self._queues.all():
             with contextlib.suppress(FileNotFoundError):  # Deleted with its topic meanwhile.
                 queue.expire(first)
-        self._index_removed += self._index.expire(first)
+        self.index_removed += self._index.expire(first)
         # The next start must not expect the removed files.
         self.checkpoint()

@@ -83,18 +83,27 @@ class Index:
     def put_many(self, items: bytes) -> None:
         """Adds the keys of many messages, given as LOOSE_ITEMs. Raises OSError."""
         while items:
-            first_count = _first_count(items)
-            self.ensure_space(first_count, _hashes(items, first_count))
-            file = self.files[-1]
-            count = min(file.free_count, len(items) // LOOSE_ITEM.size)
-            if count * LOOSE_ITEM.size < len(items):
-                # The items of one message stay together.
-                log_offset = _log_offset(items, count)
-                while _log_offset(items, count - 1) == log_offset:
-                    count -= 1
-            file.ensure_space(count, _hashes(items, count))
-            file.put_many(items[: count * LOOSE_ITEM.size])
+            count = self.reserve(items)
+            self.files[-1].put_many(items[: count * LOOSE_ITEM.size])
             items = items[count * LOOSE_ITEM.size :]
+
+    def reserve(self, items: bytes) -> int:
+        """Reserves and maps space for LOOSE_ITEMs in one file; returns for how many.
+
+        The others belong to the next file. Raises OSError.
+        """
+        first_count = _first_count(items)
+        self.ensure_space(first_count, _hashes(items, first_count))
+        file = self.files[-1]
+        count = min(file.free_count, len(items) // LOOSE_ITEM.size)
+        if count * LOOSE_ITEM.size < len(items):
+            # The items of one message stay together.
+            log_offset = item_log_offset(items, count)
+            while item_log_offset(items, count - 1) == log_offset:
+                count -= 1
+        file.ensure_space(count, _hashes(items, count))
+        file.ensure_mapped()
+        return count
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -187,6 +196,16 @@ class Index:
             self._remove((file,))
         return before_log_offset
 
+    def drop_from(self, log_offset: int) -> None:
+        """Removes the items from a log offset on, durably, from an index that is not damaged."""
+        useless = [
+            file for file in self.files if file.count == 1 or file.begin_log_offset >= log_offset
+        ]
+        for file in reversed(useless):
+            self._remove((file,))
+        for file in self.files[-1:]:
+            file.drop_from(log_offset)
+
     def clear(self) -> None:
         self._remove(self.files)
 
@@ -195,7 +214,8 @@ class Index:
             file.unmap()
 
 
-def _log_offset(items: bytes, number: int) -> int:
+def item_log_offset(items: bytes, number: int) -> int:
+    """Log offset of the message of one of many LOOSE_ITEMs."""
     found: int = LOOSE_ITEM.unpack_from(items, number * LOOSE_ITEM.size)[1]
     return found
 
@@ -207,7 +227,7 @@ def _hashes(items: bytes, count: int) -> Iterator[int]:
 def _first_count(items: bytes) -> int:
     """The number of items of the first message."""
     total, count = len(items) // LOOSE_ITEM.size, 1
-    while count < total and _log_offset(items, count) == _log_offset(items, 0):
+    while count < total and item_log_offset(items, count) == item_log_offset(items, 0):
         count += 1
     return count
 

@@ -15,6 +15,7 @@ first few hundred items, then all slots; items in pieces.
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -170,6 +171,10 @@ class IndexFile:
         if self.has_slots:
             self.ready_count = (self._reserved - self._items_at) // ITEM.size
 
+    def ensure_mapped(self) -> None:
+        """Maps the file, so that appending items to reserved space cannot fail. Raises OSError."""
+        _ = self.view
+
     def _slot_at(self, hashed: int) -> int:
         return HEADER.size + hashed % self.slot_count * SLOT.size
 
@@ -283,6 +288,40 @@ class IndexFile:
                 handle.sync()
             self.flushed_count = count
 
+    def drop_from(self, log_offset: int) -> None:
+        """Removes the items from a log offset on, durably. The slots must be right.
+
+        Takes as long as there are such items, unlike `cut`, which is for slots that may be wrong:
+        they are, if this was interrupted.
+        """
+        numbers = range(1, self.count)
+        before, kept = (
+            self.count,
+            1 + bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]),
+        )
+        if kept == before:
+            return
+        view = self.view
+        for number in range(before - 1, kept - 1, -1):
+            hashed, _, _, previous = self._item(number)
+            SLOT.pack_into(view, self._slot_at(hashed), previous)
+            self.slots_used -= not previous
+        self._end_with(kept)
+        self._clear(
+            self._items_at + kept * ITEM.size,
+            self._items_at + min(before, self.item_max) * ITEM.size,
+        )
+        self.flushed_count = 0
+        self.flush()
+
+    def zero_rest(self) -> None:
+        """Zeroes everything after the last item, which an interrupted cut may have left there."""
+        with closing(self._disk.open(self.path)) as handle:
+            start = self._items_at + self.count * ITEM.size
+            self._reserved = self.ready_count = 0
+            handle.zero(start, self.size_bytes - start)
+            handle.sync()
+
     def cut(self, before_log_offset: int, *, counted: bool = False) -> bool:
         """Retains the items below a log offset and computes the slots again.
 
@@ -319,12 +358,8 @@ class IndexFile:
     def _retain(self, count: int, slots: dict[int, int]) -> None:
         # The count is written first: after an interruption the header never counts more items than
         # there are, and the slots are computed again.
-        before, self.count, self.slots_used = self.count, count, len(slots)
-        if count > 1:
-            _, log_offset, seconds, _ = self._item(count - 1)
-            self.end_log_offset = log_offset
-            self.end_time_ms = self.begin_time_ms + seconds * 1000
-        self._write_header()
+        before, self.slots_used = self.count, len(slots)
+        self._end_with(count)
         view = self.view
         self._clear(HEADER.size, self._items_at)
         self._reserve_slots_of(slots)
@@ -337,6 +372,15 @@ class IndexFile:
         self._clear(items_start, items_stop)
         self.flushed_count = 0
         self.flush()
+
+    def _end_with(self, count: int) -> None:
+        """Makes an item the next one, in the header."""
+        self.count = count
+        if count > 1:
+            _, log_offset, seconds, _ = self._item(count - 1)
+            self.end_log_offset = log_offset
+            self.end_time_ms = self.begin_time_ms + seconds * 1000
+        self._write_header()
 
     def _clear(self, start: int, stop: int) -> None:
         """Writes zeros to pages that are not zero; pages without blocks get none."""

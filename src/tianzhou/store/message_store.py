@@ -1,30 +1,35 @@
 """The only entry point of the store: append, read, query, delete, flush, close.
 
-Threads: one thread, the writer, calls `append`, `append_batch`, `remove_queues` and `close`. Any
-thread may read. Three threads work in the background: flush (log), preallocation (next log file)
-and housekeeping (queues, checkpoint, retention). Callbacks of `when_flushed` run in the flush
-thread.
+Threads: one thread, the writer, calls `append`, `append_batch`, `append_copied`, `remove_queues`
+and `close`. Any thread may read. Three threads work in the background: flush (log), preallocation
+(next log file) and housekeeping (queues, checkpoint, retention). Callbacks of `when_flushed` run in
+the flush thread.
 
-When `append` returns, the message is in the log and in its queue, and readable. It survives a power
-cut once `when_flushed` reports its log offset; acknowledgements wait for that in SYNC_FLUSH.
+When `append` returns, the message is in the log and in its queue, and readable; with automatic
+failover once it is confirmed (`confirm`). It survives a power cut once `when_flushed` reports its
+log offset; acknowledgements wait for that in SYNC_FLUSH.
 
-Over 500 lines: it is the whole interface of the store; the work is done in the modules that it
-imports.
+Over 500 lines: it is the whole interface of the store; the modules that it imports do the work.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from itertools import chain, repeat
-from types import TracebackType
+from time import monotonic
 from typing import Self
 
 import msgspec
 
 from tianzhou.clock import Clock, steady_ms, wall_ms
-from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCorrupt, StoreError
+from tianzhou.errors import (
+    QueueNameInvalid,
+    RecordError,
+    StoreBroken,
+    StoreClosed,
+    StoreError,
+)
 from tianzhou.limits import BATCH_KEYS_MAX, TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
 from tianzhou.names import SCHEDULE_TOPIC
@@ -32,26 +37,28 @@ from tianzhou.protocol import derived, host, kernel, properties
 from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.pure.walk import LOOSE_ITEM
+from tianzhou.protocol.records.batch import PreparedBatch
 from tianzhou.protocol.records.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import ENTRY, ConsumeQueue
+from tianzhou.store.copied_log import CopiedLog, Stretch
 from tianzhou.store.files import lock
-from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
+from tianzhou.store.files.checkpoint import Checkpoint
 from tianzhou.store.files.disk import Disk, DiskFile, explained
 from tianzhou.store.files.real_disk import RealDisk
-from tianzhou.store.files.segments import Segments
-from tianzhou.store.files.staging import StagingPool
+from tianzhou.store.files.staging import DeferredArrivals, StagingPool
 from tianzhou.store.flush import FlushCallback, LogFlush
 from tianzhou.store.housekeeping import Housekeeping, Snapshot
-from tianzhou.store.index import Index
 from tianzhou.store.kernel_memory import FedBatch, KernelMemory
 from tianzhou.store.preallocation import Preallocator
-from tianzhou.store.queues import QueueTable, mapped_files_max
+from tianzhou.store.queues import mapped_files_max
 from tianzhou.store.reading import StoreReader
-from tianzhou.store.recovery import Progress, recover
-from tianzhou.store.recovery_plan import Report, StoreFiles
+from tianzhou.store.recovery import Progress, recover_at_start
+from tianzhou.store.recovery_plan import Report, StoreFiles, load_files
+from tianzhou.store.truncation.cutting import complete_begun
+from tianzhou.store.truncation.open_store import LogTruncation
 
 log = logging.getLogger(__name__)
 
@@ -93,27 +100,12 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
         return self.log_offset + self.size_bytes
 
 
+_IS_COPY = StoreError("this broker is a slave, messages are stored by its master")
 _PREPARED_TOGETHER = 128
 """Messages and keys of a batch between two pauses."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedBatch:
-    """The messages of a batch, encoded but for their offsets and their store time."""
-
-    topic: str
-    queue_id: int
-    records: bytearray
-    sizes: list[int]
-    """Of the records in bytes."""
-    codes: list[int]
-    """The tags codes of their queue entries."""
-    hashes: list[list[int]]
-    """Of the keys of each."""
-    key_count: int
-
-
-class MessageStore(StoreReader):
+class MessageStore(StoreReader, AbstractContextManager["MessageStore"]):
     """An open store."""
 
     def __init__(
@@ -136,15 +128,14 @@ class MessageStore(StoreReader):
         # Staged messages write no mapped page, so none needs a page fault in advance.
         warm_bytes = 0 if config.is_staged else config.warm_ahead_bytes
         self._preallocator = Preallocator(disk, files.segments, warm_bytes)
+        self._deferred = DeferredArrivals(on_arrival, lambda: self.log.written)
         pool: StagingPool | None = None
         if config.is_staged:
             pool = StagingPool(config.transient_store_pool_size, files.segments.size_bytes)
-            self._on_arrival = self._defer_arrival if on_arrival else None
-        self._committed_arrival = on_arrival
-        self._uncommitted_arrivals: deque[tuple[int, tuple[str, int, int, int, int]]] = deque()
-        """Messages that are not committed yet, each with the log offset that makes it readable."""
+            self._on_arrival = self._deferred.add if on_arrival else None
         log_ = CommitLog(files.segments, self._preallocator, pool)
-        super().__init__(config, log_, files.queues, files.index, report.start_log_offset)
+        checked_from = report.start_log_offset
+        super().__init__(config, log_, files.queues, files.index, checked_from)
         log_.last_store_time_ms = report.last_store_time_ms or files.checkpoint.log_time_ms
         self._flush = LogFlush(disk, log_, config, self._committed)
         self._entry_count = files.queues.entry_count
@@ -156,7 +147,22 @@ class MessageStore(StoreReader):
             snapshot=lambda: self._derived, steady=steady,
         )  # fmt: skip
         self._kernel_memory: KernelMemory | None = None
+        self._copied_log = CopiedLog(files, log_, self._copied_stretch, self._revoke_kernel_memory)
+        self.on_end_moved: Callable[[], None] | None = None
+        """Called by the writer's thread when the end of the readable log has moved; with a staging
+        pool by the thread that commits."""
+        self.with_unconfirmed = StoreReader(config, log_, files.queues, files.index, checked_from)
+        """Shows what readers must not see yet, too: for work that stores its results in the same
+        log, behind what it has read, so that no switch keeps a result without its origin."""
+        self.truncation = LogTruncation(
+            files, log_, self._flush, self._housekeeping, self._preallocator,
+            self._prepare_truncation, self.flush, self._truncated,
+        )  # fmt: skip
         self._closed = False
+        self._is_copy = False
+        self._stopped_by: StoreError | None = None
+        self._refused_by: StoreError | None = None
+        """Why nothing is stored although it could be: one of the two above."""
         self._delay_levels_ms = config.delay_levels_ms
 
     # -- opening and closing --------------------------------------------------------------------
@@ -186,12 +192,14 @@ class MessageStore(StoreReader):
             held = lock.acquire_lock(disk, root)
             try:
                 clean = not lock.was_aborted(disk, root)
-                files = _store_files(disk, config, clock)
+                files = load_files(disk, config, clock)
                 # From here on files change, so an interruption is an unclean stop.
                 lock.mark_running(disk, root)
-                report = _recover(files, clean=clean, rebuild=rebuild, progress=progress)
+                begun = complete_begun(files)
+                report = recover_at_start(files, clean=clean, rebuild=rebuild, progress=progress)
                 store = cls(config, disk, clock, files, report, held, on_arrival, steady)
                 store._begin(report.end_log_offset, files.checkpoint)
+                store.truncation.begin(begun)
                 if background:
                     store._start()
             except BaseException:
@@ -236,9 +244,7 @@ class MessageStore(StoreReader):
         except OSError as e:
             raise explained(e, "close the store") from e
         finally:
-            self._flush.stop()
-            self._release()
-            self._held.close()
+            self.abandon()
 
     def abandon(self) -> None:
         """Closes the store without flushing, as if the process had died."""
@@ -250,20 +256,12 @@ class MessageStore(StoreReader):
         self._release()
         self._held.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def apply_config(self, config: StoreConfig) -> None:
         """Applies changed settings; those that are not live take effect after a restart."""
-        self.config = config
+        self.config = self.with_unconfirmed.config = config
         self._housekeeping.config = config
 
     # -- writing --------------------------------------------------------------------------------
@@ -273,14 +271,34 @@ class MessageStore(StoreReader):
         """The error that every append raises now; None if the store accepts messages."""
         if self._closed:
             return StoreClosed("the store is closed")
-        return self._flush.failure or self._housekeeping.refusal
+        return self._flush.failure or self._housekeeping.refusal or self._refused_by
+
+    @property
+    def is_copy(self) -> bool:
+        """It is that of a slave: nothing is stored but copies of its master's log."""
+        return self._is_copy
+
+    @is_copy.setter
+    def is_copy(self, is_copy: bool) -> None:
+        self._is_copy = is_copy
+        self.stop_writes(self._stopped_by)
+
+    def stop_writes(self, reason: StoreError | None) -> None:
+        """Raise `reason` for all further messages, None: accept them; copies are appended always.
+
+        What the fast path has accepted before is stored.
+        """
+        if self._kernel_memory is not None:
+            self._kernel_memory.commit()
+        self._stopped_by = reason
+        self._refused_by = reason or (_IS_COPY if self._is_copy else None)
 
     def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
         """Stores one message; `found` are its properties if the caller has decoded them.
 
         Raises StoreError or RecordError, without a change.
         """
-        self._check_writable()
+        self._check_accepts()
         log_, topic, queue_id, sys_flag = self.log, draft.topic, draft.queue_id, draft.sys_flag
         queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
         if found is None:
@@ -327,6 +345,8 @@ class MessageStore(StoreReader):
                 self._kernel_memory.note(queue)
             if self._on_arrival is not None:
                 self._on_arrival(topic, queue_id, queue_offset, code, now_ms)
+        if self.on_end_moved is not None:
+            self._end_moved()
         return Appended(log_offset, size_bytes, queue_offset, now_ms, 1, (log_offset,))
 
     def prepare_batch(self, drafts: list[Draft]) -> Generator[None, None, PreparedBatch]:
@@ -372,7 +392,7 @@ class MessageStore(StoreReader):
 
         Raises as `append` does.
         """
-        self._check_writable()
+        self._check_accepts()
         topic, queue_id, records = batch.topic, batch.queue_id, batch.records
         queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
         now_ms, queue_offset, count = self._clock(), queue.next_offset, len(batch.sizes)
@@ -409,6 +429,7 @@ class MessageStore(StoreReader):
             self._kernel_memory.note(queue)
         if self._on_arrival is not None:
             self._on_arrival(topic, queue_id, queue.next_offset - 1, batch.codes[-1], now_ms)
+        self._end_moved()
         return Appended(
             log_offset, len(records), queue_offset, now_ms, count, tuple(log_offsets)
         )  # fmt: skip
@@ -456,6 +477,24 @@ class MessageStore(StoreReader):
                 f"{TOPIC_NAME_BYTES_MAX} bytes, this one {derived.name_bytes(topic)}, and no /"
             )
         return self.queues.get_or_make(topic, queue_id)
+
+    def begin_queue(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Let a queue without entries begin at a queue offset. Raises StoreError."""
+        self._check_writable()
+        queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
+        if not queue.next_offset and queue_offset > 0:
+            try:
+                queue.skip_to(queue_offset)
+            except OSError as e:
+                raise explained(e, f"begin queue {topic}/{queue_id}") from e
+            self._queue_count += 1
+            self._entry_count += queue_offset
+            self._publish()
+
+    def _check_accepts(self) -> None:
+        if self._refused_by is not None:
+            raise self._refused_by
+        self._check_writable()
 
     def _check_writable(self) -> None:
         if (
@@ -508,35 +547,113 @@ class MessageStore(StoreReader):
         if notify and self._on_arrival is not None:
             for queue, next_offset, _, code in queues:
                 self._on_arrival(queue.topic, queue.queue_id, next_offset - 1, code, store_time_ms)
+        self._end_moved()
 
     def _revoke_kernel_memory(self) -> None:
         if self._kernel_memory is not None:
             self._kernel_memory.revoke()
 
+    # -- copies of a master's log ---------------------------------------------------------------
+
+    def begin_copy_at(self, log_offset: int) -> None:
+        """Lets an empty log begin at the beginning of another log file.
+
+        That is forgotten at a restart, if nothing was appended until then. Raises StoreError.
+        """
+        self._check_writable()
+        self._revoke_kernel_memory()
+        try:
+            self._copied_log.check_beginning(log_offset)
+            self._preallocator.discard()
+            self._copied_log.begin_at(log_offset)
+        except OSError as e:
+            raise explained(e, "prepare the copy of a log") from e
+        self._flush.restart_at(log_offset)
+        self._count_again()
+
+    def append_copied(self, data: memoryview) -> int:
+        """Appends the complete records of a master's log that `data` begins with, byte for byte.
+
+        `data` begins at `end_log_offset`; the filler of a log file counts as a record, with all
+        bytes behind it up to the end of the file. Returns how many bytes were appended; the caller
+        passes the others again, with more bytes.
+
+        Raises StoreCorrupt at bytes that are no record: those before them are appended, see
+        `end_log_offset`. Raises StoreError, StoreFull if nothing could be appended; if only a part
+        could, its size is returned.
+        """
+        self._check_writable()
+        if self.log.is_staged:
+            self.commit()  # staged records are behind `end_log_offset`
+        before = self.log.written
+        try:
+            return self._copied_log.append(data)
+        except StoreBroken as e:
+            self._housekeeping.refusal = e
+            raise
+        finally:
+            if self.log.written != before:
+                self._report_copied()
+
+    def _copied_stretch(self, stretch: Stretch) -> None:
+        self._entry_count += stretch.entry_delta
+        self._queue_count += stretch.queue_delta
+        if stretch.is_stored:
+            self._index_count += len(stretch.items) // LOOSE_ITEM.size
+            if self._kernel_memory is not None:
+                for queue in stretch.counts:
+                    self._kernel_memory.note(queue)
+        self._publish()
+
+    def _report_copied(self) -> None:
+        arrivals = self._copied_log.drain_arrivals()
+        if self._on_arrival is not None:
+            for arrival in arrivals:
+                self._on_arrival(*arrival)
+        if self.log.is_staged:
+            self.commit()
+        elif self.on_end_moved is not None:
+            self.on_end_moved()
+
+    def _end_moved(self) -> None:
+        if self.on_end_moved is not None and not self.log.is_staged:
+            self.on_end_moved()
+
+    # -- truncation -----------------------------------------------------------------------------
+
+    def _prepare_truncation(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        self._revoke_kernel_memory()
+        self.commit()
+
+    def _truncated(self, log_offset: int) -> None:
+        self._copied_log.forget_from(log_offset)
+        self._deferred.clear()
+        for reader in (self, self.with_unconfirmed):
+            reader.checked_from = min(reader.checked_from, log_offset)
+        if self.shows_confirmed:
+            self.show_confirmed(min(self.confirmed_log_offset, log_offset))
+        self._count_again()
+
+    def _count_again(self) -> None:
+        self._entry_count, self._queue_count = self.queues.entry_count, self.queues.count
+        self._index_count = self.index.item_count + self._housekeeping.index_removed
+        self._publish()
+
     # -- staging --------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Makes staged messages readable. Raises StoreError.
-
-        The commit thread calls it every 200 ms. Without a staging pool it does nothing.
-        """
+        """Makes staged messages readable, as a thread does every 200 ms. Raises StoreError."""
         try:
             self._flush.commit()
         except OSError as e:
             raise explained(e, "commit messages to the log") from e
 
-    def _defer_arrival(
-        self, topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int
-    ) -> None:
-        arrival = (topic, queue_id, queue_offset, code, time_ms)
-        self._uncommitted_arrivals.append((self.log.written, arrival))
-
     def _committed(self, log_offset: int) -> None:
-        arrivals, callback = self._uncommitted_arrivals, self._committed_arrival
-        while arrivals and arrivals[0][0] <= log_offset:
-            _, arrival = arrivals.popleft()
-            if callback is not None:
-                callback(*arrival)
+        self._deferred.committed(log_offset)
+        if self.on_end_moved is not None and self.log.is_staged:
+            self.on_end_moved()
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -545,24 +662,27 @@ class MessageStore(StoreReader):
         """Everything before this log offset survives a power cut."""
         return self._flush.flushed
 
+    @property
+    def fsync_pending_ms(self) -> int:
+        """How long a sync of the log has been running; 0 if none is."""
+        since_s = self._flush.syncing_since_s
+        return 0 if since_s is None else int((monotonic() - since_s) * 1000)
+
+    @property
+    def disk_failure(self) -> StoreError | None:
+        """Why nothing is stored any more: a write or a sync failed; a full disk is no failure."""
+        refusal = self._housekeeping.refusal
+        if self._flush.failure is None and isinstance(refusal, StoreBroken):
+            return refusal
+        return self._flush.failure
+
     def when_flushed(self, log_offset: int, callback: FlushCallback) -> None:
         """Calls `callback` once the log is on disk up to `log_offset`; see `FlushCallback`."""
         self._flush.when_flushed(log_offset, callback)
 
     def flushed(self, log_offset: int) -> Future[None]:
         """The same as a future."""
-        future: Future[None] = Future()
-
-        def on_flushed(reason: StoreError | None) -> None:
-            if not future.set_running_or_notify_cancel():
-                return  # cancelled
-            if reason is None:
-                future.set_result(None)
-            else:
-                future.set_exception(reason)
-
-        self.when_flushed(log_offset, on_flushed)
-        return future
+        return self._flush.future(log_offset)
 
     def flush(self) -> None:
         """Flushes log, queues and index and writes the checkpoint. Raises StoreError."""
@@ -598,35 +718,3 @@ class MessageStore(StoreReader):
             return self._housekeeping.expire(manual=now)
         except OSError as e:
             raise explained(e, "remove old files") from e
-
-
-def _store_files(disk: Disk, config: StoreConfig, clock: Clock) -> StoreFiles:
-    for directory in (config.log_directory, config.queue_directory):
-        disk.make_directory(directory)
-    segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
-    checkpoint = read_checkpoint(disk, config.root_directory / "checkpoint")
-    index = Index(disk, config, clock)
-    return StoreFiles(disk, config, segments, QueueTable(disk, config), index, checkpoint)
-
-
-def _recover(files: StoreFiles, *, clean: bool, rebuild: bool, progress: Progress) -> Report:
-    try:
-        report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
-    except StoreCorrupt:
-        # Nothing was changed, so a clean store stays clean.
-        if clean:
-            lock.mark_closed(files.disk, files.config.root_directory)
-        raise
-    _warn_of_low_space(files.disk, files.config, files.segments)
-    return report
-
-
-def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> None:
-    """Disk blocks are allocated while a log file is written, so it may fill the disk half-way."""
-    free_bytes = disk.free_bytes(config.log_directory)
-    if not segments.files and free_bytes < segments.size_bytes:
-        log.warning(
-            "store %s: %d bytes are free on the disk, the first log file needs %d as it fills; "
-            "when the disk is full every message is refused (free some space)",
-            config.root_directory, free_bytes, segments.size_bytes,
-        )  # fmt: skip

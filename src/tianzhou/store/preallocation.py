@@ -10,6 +10,7 @@ content. Without the thread (tools, tests) files and blocks are made on demand.
 import contextlib
 import logging
 import threading
+from collections.abc import Generator
 
 from tianzhou.store.commit_log import log_space_ahead, reserve_log_space
 from tianzhou.store.files.disk import Disk
@@ -51,11 +52,35 @@ class Preallocator:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        ready, self._ready = self._ready, None
+        with contextlib.suppress(OSError):
+            self.discard()
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """While this is entered, the thread does not run, and no file waits to be used.
+
+        Raises OSError.
+        """
+        self.discard()
+        is_running = self._thread is not None
+        self.stop()
+        try:
+            yield
+        finally:
+            self._warmed = (-1, 0)
+            if is_running:
+                self.start()
+
+    def discard(self) -> None:
+        """Removes a file that was created but not used. Raises OSError."""
+        with self._change:
+            self._wanted = self._warm = None
+            while self._making is not None:
+                self._change.wait()
+            ready, self._ready = self._ready, None
         if ready is not None:
-            with contextlib.suppress(OSError):
-                ready.remove()
-                self._disk.sync_directory(self._segments.directory)
+            ready.remove()
+            self._disk.sync_directory(self._segments.directory)
 
     def stop_warming(self) -> None:
         """Stops page faults in advance, because the log is not written through mappings."""

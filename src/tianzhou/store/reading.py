@@ -5,6 +5,9 @@ long as it is referenced, even if its file is deleted.
 
 Records that this process neither wrote nor checked in recovery are checked when they are read: a
 damaged one, or one that its queue entry does not match, is skipped and logged.
+
+With automatic failover readers see only records that lie wholly below the confirm offset, as a
+switch can remove those behind it. `MessageStore.with_unconfirmed` reads the whole log.
 """
 
 import logging
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from time import perf_counter
+from typing import Final
 
 from tianzhou.errors import RecordError
 from tianzhou.limits import FILTER_MS_MAX
@@ -29,13 +33,15 @@ from tianzhou.store.queues import QueueTable
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_PER_READ = 800
+ENTRIES_PER_READ = 800
 """The least number of entries that a read examines when a filter rejects most of them."""
 _DAMAGE_LOGGED_MAX = 100
 _QUERY_FACTOR = 8
 _QUERY_OFFSETS_MAX = 1 << 18
 """The most index items that a query examines: those of one key in one second."""
 _NO_WINDOW: Window = (0, 0, memoryview(b""))
+NO_LIMIT: Final = 2**63 - 1
+"""The confirm offset of a store whose readers see the whole log."""
 
 _POSITION_COLUMNS = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
 
@@ -71,7 +77,7 @@ class Read:
     min_offset: int
     max_offset: int
     behind_bytes: int = 0
-    """Distance of the last record from the end of the log."""
+    """Distance of the last record that was read, filtered or not, from the end of the log."""
 
 
 class Boundary(StrEnum):
@@ -99,12 +105,17 @@ class StoreReader:
         self.checked_from = checked_from if config.check_crc_on_recover else log_.written
         """Records before this log offset are checked when they are read; those from here on were
         checked or written by this process."""
+        self.confirmed_log_offset: int = NO_LIMIT
+        """Readers see only records that lie wholly below it; `confirm` raises it."""
         self._damage_count = 0
         self._physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
     def memory_bytes(self) -> int:
-        """How much of the log's end is taken to be in memory; what lies further back is cold."""
+        """RocketMQ's estimate of how much of the log's end is in memory.
+
+        Reads further back are sent to a slave; limits of reads follow what is in memory (`read`).
+        """
         return self._physical_bytes * self.config.access_message_in_memory_max_ratio // 100
 
     def _release(self) -> None:
@@ -123,8 +134,35 @@ class StoreReader:
 
     @property
     def end_log_offset(self) -> int:
-        """The log offset after the last readable message."""
+        """The log offset after the last message, confirmed or not."""
         return self.log.readable
+
+    @property
+    def readable_log_offset(self) -> int:
+        """Readers see the records that lie wholly below this log offset."""
+        return min(self.log.readable, self.confirmed_log_offset)
+
+    @property
+    def shows_confirmed(self) -> bool:
+        """Whether readers see only what is confirmed, not all of the log."""
+        return self.confirmed_log_offset != NO_LIMIT
+
+    def show_confirmed(self, log_offset: int) -> None:
+        """Readers see only records below this log offset from now on, more after `confirm`.
+
+        For the start of a broker, before requests are served, and for a log that was cut.
+        """
+        self.confirmed_log_offset = min(log_offset, self.log.readable)
+
+    def confirm(self, log_offset: int) -> bool:
+        """No switch removes what lies below this log offset: readers may see it.
+
+        The limit never falls by this, and never passes the end of the log: what is confirmed and
+        not in the log yet takes a later call. Returns whether readers see more than before.
+        """
+        before = self.confirmed_log_offset
+        self.confirmed_log_offset = max(before, min(log_offset, self.log.readable))
+        return self.confirmed_log_offset > before
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset of the oldest message; 0 if there is no such queue."""
@@ -132,21 +170,18 @@ class StoreReader:
         return queue.min_offset(self.log.first) if queue else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset that the next message gets; 0 if there is no such queue."""
+        """The queue offset after the last readable message; 0 if there is no such queue."""
         queue = self.queues.get(topic, queue_id)
-        return self._end_of(queue) if queue else 0
+        return self.max_offset_of(queue) if queue else 0
 
-    def _end_of(self, queue: ConsumeQueue) -> int:
+    def max_offset_of(self, queue: ConsumeQueue) -> int:
         """The queue offset after the last readable message."""
-        end, next_offset = self.log.readable, queue.next_offset
+        end = self.log.readable
+        if end > self.confirmed_log_offset:
+            end = self.confirmed_log_offset
         if queue.end_log_offset <= end:
-            return next_offset
-
-        def is_staged(queue_offset: int) -> bool:
-            entry = queue.entry(queue_offset)
-            return entry is not None and entry[1] != BLANK_SIZE and entry[0] + entry[1] > end
-
-        return bisect_left(range(next_offset), True, key=is_staged)
+            return queue.next_offset
+        return _offset_after(queue, end)
 
     # -- by queue offset ------------------------------------------------------------------------
 
@@ -159,27 +194,35 @@ class StoreReader:
         *,
         accept_tags: Callable[[int], bool] | None = None,
         accept_record: Callable[[memoryview], bool] | None = None,
+        from_disk: bool = False,
     ) -> Read:
-        """Up to `max_count` records from a queue offset on, within the limits of the settings."""
+        """Up to `max_count` records from a queue offset on, within the limits of the settings.
+
+        `from_disk`: the records are, or were a moment ago, not in memory; their limits are smaller.
+        """
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return Read(ReadStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
-        low, high = queue.min_offset(self.log.first), self._end_of(queue)
-        if high == 0:
+        low, high = queue.min_offset(self.log.first), self.max_offset_of(queue)
+        if high == 0 and not 0 < queue_offset <= queue.next_offset:
             return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, [], 0, low, high)
         if queue_offset < low:
             return Read(ReadStatus.OFFSET_TOO_SMALL, [], low, low, high)
         if queue_offset == high:
             return Read(ReadStatus.OFFSET_OVERFLOW_ONE, [], high, low, high)
         if queue_offset > high:
+            if queue_offset <= queue.next_offset:
+                # Another master has confirmed more than this one knows: wait here, do not go back.
+                return Read(ReadStatus.OFFSET_OVERFLOW_ONE, [], queue_offset, low, high)
             return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, [], high, low, high)
-        return self._read(queue, queue_offset, max_count, accept_tags, accept_record, low, high)
+        limit = self.limit(max_count, from_disk=from_disk)
+        return self._read(queue, queue_offset, limit, accept_tags, accept_record, low, high)
 
     def _read(
         self,
         queue: ConsumeQueue,
         queue_offset: int,
-        max_count: int,
+        limit: Limit,
         accept_tags: Callable[[int], bool] | None,
         accept_record: Callable[[memoryview], bool] | None,
         low: int,
@@ -189,7 +232,7 @@ class StoreReader:
     ) -> Read:
         """`one_by_one`: check unchecked records one at a time instead of all in one call."""
         end = self.log.readable
-        cold_before, warm, cold = self._limits(end, max_count)
+        count_max, bytes_max = limit
         checked_from = self.checked_from
         # A filter must not get a damaged record.
         one_by_one = one_by_one or accept_record is not None
@@ -200,15 +243,14 @@ class StoreReader:
         window: Window = _NO_WINDOW
         ends_s = perf_counter() + FILTER_MS_MAX / 1000 if accept_record is not None else 0.0
         for log_offset, size_bytes, tags_code in queue.entries(
-            queue_offset, max(_ENTRIES_PER_READ, max_count)
+            queue_offset, min(max(ENTRIES_PER_READ, count_max), high - queue_offset)
         ):
-            if records:
-                count_max, bytes_max = cold if log_offset < cold_before else warm
-                if len(records) >= count_max or total + size_bytes > bytes_max:
-                    break
+            if records and (len(records) >= count_max or total + size_bytes > bytes_max):
+                break
             at += 1
             if size_bytes == BLANK_SIZE:
                 continue
+            last = log_offset
             if accept_tags and not is_address(tags_code) and not accept_tags(tags_code):
                 continue
             first, stop, view = window
@@ -227,12 +269,12 @@ class StoreReader:
                     continue
             if accept_record is None or accept_record(record):
                 records.append(record)
-                total, last = total + size_bytes, log_offset
+                total += size_bytes
             if accept_record is not None and perf_counter() > ends_s:
                 break
         if unchecked and not self._are_sound(queue, unchecked):
             return self._read(
-                queue, queue_offset, max_count, accept_tags, accept_record, low, high,
+                queue, queue_offset, limit, accept_tags, accept_record, low, high,
                 one_by_one=True,
             )  # fmt: skip
         if at == queue_offset:
@@ -244,20 +286,14 @@ class StoreReader:
             status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
         return Read(status, records, at, low, high, end - last)
 
-    def _limits(self, end: int, max_count: int) -> tuple[int, Limit, Limit]:
-        """The log offset from which messages count as in memory, and the limits for both kinds."""
+    def limit(self, max_count: int, *, from_disk: bool = False) -> Limit:
+        """The limit of a read of messages in memory, or of messages that come from the disk."""
         config = self.config
-        return (
-            end - self.memory_bytes,
-            (
-                min(max_count, config.max_transfer_count_on_message_in_memory),
-                config.max_transfer_bytes_on_message_in_memory,
-            ),
-            (
-                min(max_count, config.max_transfer_count_on_message_in_disk),
-                config.max_transfer_bytes_on_message_in_disk,
-            ),
-        )
+        if from_disk:
+            count_max = config.max_transfer_count_on_message_in_disk
+            return min(max_count, count_max), config.max_transfer_bytes_on_message_in_disk
+        count_max = config.max_transfer_count_on_message_in_memory
+        return min(max_count, count_max), config.max_transfer_bytes_on_message_in_memory
 
     def _are_sound(self, queue: ConsumeQueue, positions: list[_RecordPosition]) -> bool:
         """Whether unchecked records are all valid and match their queue entries.
@@ -326,13 +362,14 @@ class StoreReader:
     # -- by log offset --------------------------------------------------------------------------
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """The record at a log offset; None if there is no valid one."""
-        if self.log.decode(log_offset) is None:
+        """The record at a log offset; None if there is no valid one that readers may see."""
+        fields = self.log.decode(log_offset)
+        if fields is None or log_offset + fields[commit_log.SIZE] > self.confirmed_log_offset:
             return None
         return self.log.record(log_offset)
 
     def log_slice(self, log_offset: int, max_bytes: int) -> memoryview | None:
-        """The bytes of the log from an offset on, up to the end of the file."""
+        """The bytes of the log from an offset on, up to the end of the file, confirmed or not."""
         file = self.log.segments.find(log_offset)
         if file is None:
             return None
@@ -352,7 +389,7 @@ class StoreReader:
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        low, high = queue.min_offset(self.log.first), self._end_of(queue)
+        low, high = queue.min_offset(self.log.first), self.max_offset_of(queue)
 
         def time_of(queue_offset: int) -> int:
             # An offset without a readable message has the time of the next message.
@@ -374,7 +411,11 @@ class StoreReader:
 
     def _store_time(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
         entry = queue.entry(queue_offset)
-        if entry is None or entry[1] == BLANK_SIZE:
+        if (
+            entry is None
+            or entry[1] == BLANK_SIZE
+            or entry[0] + entry[1] > self.confirmed_log_offset
+        ):
             return None
         fields = self.log.decode(entry[0], check_crc=False)
         return fields[commit_log.STORE_TIME] if fields else None
@@ -385,8 +426,11 @@ class StoreReader:
 
     def earliest_log_time(self) -> int | None:
         """The store time of the oldest message of the log."""
-        fields = self.log.decode(self.log.first, check_crc=False)
-        return fields[commit_log.STORE_TIME] if fields else None
+        first = self.log.first
+        fields = self.log.decode(first, check_crc=False)
+        if fields is None or first + fields[commit_log.SIZE] > self.confirmed_log_offset:
+            return None
+        return fields[commit_log.STORE_TIME]
 
     # -- by key ---------------------------------------------------------------------------------
 
@@ -425,6 +469,8 @@ class StoreReader:
         fields = self.log.decode(log_offset)
         if fields is None or fields[commit_log.TOPIC] != topic:
             return None
+        if log_offset + fields[commit_log.SIZE] > self.confirmed_log_offset:
+            return None
         if not begin_ms <= fields[commit_log.STORE_TIME] <= end_ms:
             return None
         named = fields[commit_log.PROPERTIES]
@@ -432,3 +478,17 @@ class StoreReader:
         if key not in keys and named.get(properties.UNIQUE_KEY) != key:
             return None
         return self.log.record(log_offset)
+
+
+def _offset_after(queue: ConsumeQueue, log_offset: int) -> int:
+    """The queue offset after the last message that lies wholly below a log offset."""
+
+    def is_behind(queue_offset: int) -> bool:
+        entry = queue.entry(queue_offset)
+        return entry is not None and entry[1] != BLANK_SIZE and entry[0] + entry[1] > log_offset
+
+    # Few messages lie behind it, so the search begins at the end.
+    next_offset, step = queue.next_offset, 1
+    while step < next_offset and is_behind(next_offset - step):
+        step *= 2
+    return bisect_left(range(next_offset), True, lo=max(next_offset - step, 0), key=is_behind)

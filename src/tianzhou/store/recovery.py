@@ -18,6 +18,7 @@ size. `recovery_plan.py` has steps 1 and 2, this module the others.
 
 from collections.abc import Callable
 
+from tianzhou.errors import StoreCorrupt
 from tianzhou.protocol import derived, kernel
 from tianzhou.protocol.pure.record import SIZE_MIN, RecordFields
 from tianzhou.protocol.pure.walk import Run
@@ -25,7 +26,16 @@ from tianzhou.protocol.records.record import BLANK_BYTES_MIN
 from tianzhou.store import commit_log
 from tianzhou.store.commit_log import WalkStopped, walk
 from tianzhou.store.config import ENTRY_BYTES
-from tianzhou.store.consume_queue import ENTRY, ConsumeQueue
+from tianzhou.store.consume_queue import ENTRY
+from tianzhou.store.derivation import (
+    Assigned,
+    Derivation,
+    MustRebuild,
+    entry_of,
+    index_items,
+    put_entry,
+)
+from tianzhou.store.files import lock
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.recovery_plan import (
     Plan,
@@ -36,6 +46,7 @@ from tianzhou.store.recovery_plan import (
     forget_queues,
     load_log,
     make_plan,
+    warn_of_low_space,
 )
 
 Progress = Callable[[int, int], None]
@@ -43,13 +54,21 @@ Progress = Callable[[int, int], None]
 
 _BULK_BYTES = 32 << 20
 """The most bytes of the log that one call of the kernel walks."""
-_GAP_MAX = 100_000
-"""The largest plausible gap in a queue; a record with a larger one is damaged."""
-_QUEUE_OFFSET_MAX = 2**56
 
 
-class _MustRebuild(Exception):
-    """The queues contradict the log and must be rebuilt."""
+def recover_at_start(
+    files: StoreFiles, *, clean: bool, rebuild: bool, progress: Progress
+) -> Report:
+    """The recovery of a store that is opened; warns of low disk space. Raises as `recover`."""
+    try:
+        report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
+    except StoreCorrupt:
+        # Nothing was changed, so a clean store stays clean.
+        if clean:
+            lock.mark_closed(files.disk, files.config.root_directory)
+        raise
+    warn_of_low_space(files)
+    return report
 
 
 def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool = False) -> Report:
@@ -57,17 +76,19 @@ def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool
     report = Report(clean=clean)
     load_log(files, report)
     plan = make_plan(files, report, clean=clean, rebuild=rebuild)
+    derivation = Derivation(files, report)
     try:
-        end = _replay(files, report, plan, progress)
-    except _MustRebuild as e:
+        end = _replay(files, report, plan, derivation, progress)
+    except MustRebuild as e:
         report.note(f"{e}; all queues are made again from the log")
         forget_queues(files, plan)
         plan.queues_from = plan.walk_from = first_log_offset(files)
         files.index.cut(plan.index_from)
-        plan.suspects.clear()
+        derivation.suspects.clear()
         report.replayed_count = 0
-        end = _replay(files, report, plan, progress)
-    _resolve_suspects(files, report, plan)
+        end = _replay(files, report, plan, derivation, progress)
+    for assigned in derivation.resolve_suspects():
+        _put(files, assigned)
     _restore_next_offsets(files, plan)
     _cut_log(files, report, end, clean=clean)
     report.start_log_offset, report.end_log_offset = plan.check_from, end
@@ -79,8 +100,13 @@ def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool
 # -- the walk ------------------------------------------------------------------------------------
 
 
-def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -> int:
+def _replay(
+    files: StoreFiles, report: Report, plan: Plan, derivation: Derivation, progress: Progress
+) -> int:
     """Derives what the plan requires; returns the end of the log."""
+    # With a valid checkpoint their number was compared.
+    is_whole = plan.queues_from <= first_log_offset(files)
+    derivation.misses_nothing = is_whole or plan.own is not None
     log_files = files.segments.files
     total = log_files[-1].stop - plan.walk_from if log_files else 0
     position = plan.walk_from
@@ -95,7 +121,7 @@ def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -
         end = max(position, file.first)
         while True:
             try:
-                _replay_file(files, report, plan, file, end, report_progress)
+                _replay_file(files, report, plan, derivation, file, end, report_progress)
                 end = file.stop
                 break
             except WalkStopped as stop:
@@ -109,7 +135,7 @@ def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -
                 report.note(
                     f"the log is damaged at {log_offset} and continues at {following}: {stop.why}"
                 )
-                plan.lost_count_max += (following - log_offset) // SIZE_MIN + 1
+                derivation.lost_count_max += (following - log_offset) // SIZE_MIN + 1
                 end = following
                 if following >= file.stop:
                     break
@@ -123,6 +149,7 @@ def _replay_file(
     files: StoreFiles,
     report: Report,
     plan: Plan,
+    derivation: Derivation,
     file: MappedFile,
     end: int,
     report_progress: Callable[[int], None],
@@ -143,7 +170,7 @@ def _replay_file(
         )  # fmt: skip
         if count:
             for run in runs:
-                _enqueue_run(files, report, plan, view, file.first, run)
+                _enqueue_run(files, derivation, view, file.first, run)
             files.index.put_many(items)
             report.replayed_count += count
             report.last_store_time_ms = time_ms
@@ -155,7 +182,7 @@ def _replay_file(
             fields = next(walker, None)
             if fields is None:
                 return
-            _derive(files, report, plan, fields)
+            _derive(files, plan, derivation, fields)
             report.replayed_count += 1
             report.last_store_time_ms = fields[commit_log.STORE_TIME]
             end += fields[commit_log.SIZE]
@@ -171,20 +198,21 @@ def _replay_file(
 
 
 def _enqueue_run(
-    files: StoreFiles, report: Report, plan: Plan, view: memoryview, first: int, run: Run
+    files: StoreFiles, derivation: Derivation, view: memoryview, first: int, run: Run
 ) -> None:
     """Appends consecutive records to their queue, in bulk if they continue it."""
     topic, queue_id, queue_offset, entries = run
-    queue = files.queues.get_or_make(topic, queue_id)
     for at in range(0, len(entries), ENTRY_BYTES):
+        queue = files.queues.get_or_make(topic, queue_id)
         wanted = queue_offset + at // ENTRY_BYTES
         # A unit needs the store time, which only the record has.
         fits = wanted == queue.next_offset and not queue.writes_ext
-        if fits and (topic, queue_id) not in plan.suspects:
+        if fits and (topic, queue_id) not in derivation.suspects:
             queue.put_many(entries[at:])
             return
         log_offset = ENTRY.unpack_from(entries, at)[0]
-        _enqueue(files, report, plan, kernel.decode_record(view, log_offset - first, False, False))
+        fields = kernel.decode_record(view, log_offset - first, False, False)
+        _put(files, derivation.assign(fields))
 
 
 def _valid_after(files: StoreFiles, plan: Plan, file: MappedFile, log_offset: int) -> int | None:
@@ -204,109 +232,21 @@ def _valid_after(files: StoreFiles, plan: Plan, file: MappedFile, log_offset: in
     return file.first + at if at is not None else stop
 
 
-def _derive(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields) -> None:
-    log_offset, sys_flag = fields[commit_log.LOG_OFFSET], fields[commit_log.SYS_FLAG]
-    topic = fields[commit_log.TOPIC]
-    if not derived.is_topic_name(topic):
-        if topic not in plan.rejected_topics:
-            plan.rejected_topics.add(topic)
-            report.note(
-                f"the record at {log_offset} and others of its topic are in no queue: "
-                f"{topic[:80]!r} ({derived.name_bytes(topic)} bytes) cannot name a folder"
-            )
+def _derive(files: StoreFiles, plan: Plan, derivation: Derivation, fields: RecordFields) -> None:
+    if not derivation.has_queue(fields):
         return
-    if log_offset >= plan.queues_from and derived.has_queue_entry(sys_flag):
-        _enqueue(files, report, plan, fields)
+    log_offset = fields[commit_log.LOG_OFFSET]
+    if log_offset >= plan.queues_from and derived.has_queue_entry(fields[commit_log.SYS_FLAG]):
+        _put(files, derivation.assign(fields))
     if log_offset >= plan.index_from:
-        keys = derived.index_keys(fields[commit_log.PROPERTIES], sys_flag)
-        keys = keys[: files.index.item_max - 1]
-        if keys:
-            hashes = (derived.key_hash(topic, key) for key in keys)
-            files.index.ensure_space(len(keys), hashes)
-            files.index.put(topic, keys, log_offset, fields[commit_log.STORE_TIME])
+        files.index.put_many(index_items(fields, files.index.item_max - 1))
 
 
-def _enqueue(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields) -> None:
-    """Appends a record to its queue, if its queue offset is the next one.
-
-    Another queue offset is accepted once the next record of the queue continues it: then the queue
-    was deleted and created again, or messages before it are gone. Otherwise the queue offset is
-    damaged, because no checksum covers it.
-    """
-    queue = files.queues.get_or_make(fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID])
-    name = (queue.topic, queue.queue_id)
-    wanted, here = fields[commit_log.QUEUE_OFFSET], queue.next_offset
-    suspect = plan.suspects.pop(name, None)
-    if suspect is not None:
-        if wanted == suspect[commit_log.QUEUE_OFFSET] + 1:
-            _jump(report, queue, suspect[commit_log.QUEUE_OFFSET])
-            _put(files, queue, suspect)
-            here = queue.next_offset
-        elif wanted == here + 1:
-            # The damaged record was the one between.
-            _drop(report, queue, suspect)
-            queue.skip_to(wanted)
-            here = wanted
-        else:
-            _drop(report, queue, suspect)
-    whole = plan.queues_from <= first_log_offset(files)
-    if wanted == here:
-        _put(files, queue, fields)
-    elif wanted > here and not whole and plan.own is None:
-        where = f"queue {queue.topic}/{queue.queue_id}"
-        raise _MustRebuild(f"{where}: entries {here} to {wanted - 1} are missing")
-    elif wanted > here and whole and not queue.segments.files and wanted <= _QUEUE_OFFSET_MAX:
-        queue.skip_to(wanted)
-        _put(files, queue, fields)
-    elif 0 < wanted - here <= plan.lost_count_max:
-        _jump(report, queue, wanted)
-        _put(files, queue, fields)
-    else:
-        plan.suspects[name] = fields
-
-
-def _put(files: StoreFiles, queue: ConsumeQueue, fields: RecordFields) -> None:
-    code = derived.tags_code(
-        queue.topic, fields[commit_log.PROPERTIES], fields[commit_log.STORE_TIME],
-        files.config.delay_levels_ms,
-    )  # fmt: skip
-    queue.ensure_space(1)
-    code = queue.code_of(code, fields[commit_log.STORE_TIME])
-    queue.put(fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE], code)
-
-
-def _jump(report: Report, queue: ConsumeQueue, wanted: int) -> None:
-    """Continues a queue at another queue offset."""
-    here, where = queue.next_offset, f"queue {queue.topic}/{queue.queue_id}"
-    if here < wanted <= here + _GAP_MAX:
-        report.note(f"{where}: messages {here} to {wanted - 1} are not in the log")
-    else:
-        report.note(
-            f"{where}: continues at message {wanted} instead of {here}; older entries are removed"
-        )
-        queue.remove()
-    queue.skip_to(wanted)
-
-
-def _drop(report: Report, queue: ConsumeQueue, fields: RecordFields) -> None:
-    report.note(
-        f"the record at {fields[commit_log.LOG_OFFSET]} claims to be message "
-        f"{fields[commit_log.QUEUE_OFFSET]} of queue {queue.topic}/{queue.queue_id}, where "
-        f"{queue.next_offset} is next; it is in no queue"
-    )
-
-
-def _resolve_suspects(files: StoreFiles, report: Report, plan: Plan) -> None:
-    """No later record confirms these; the first record of a queue needs no confirmation."""
-    for (topic, queue_id), fields in plan.suspects.items():
-        queue = files.queues.get_or_make(topic, queue_id)
-        if fields[commit_log.QUEUE_OFFSET] == 0:
-            _jump(report, queue, 0)
-            _put(files, queue, fields)
-        else:
-            _drop(report, queue, fields)
-            if not queue.next_offset:
-                files.queues.forget(topic, queue_id)
+def _put(files: StoreFiles, assigned: Assigned) -> None:
+    queue, records = assigned
+    for fields in records:
+        entry = entry_of(fields, files.config.delay_levels_ms)
+        put_entry(queue, entry, fields[commit_log.STORE_TIME])
 
 
 # -- the end -------------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ See `recovery.py` for all steps.
 import logging
 from dataclasses import dataclass, field, replace
 
+from tianzhou.clock import Clock
 from tianzhou.errors import StoreCorrupt
 from tianzhou.protocol.pure.record import RecordFields
 from tianzhou.store import commit_log
 from tianzhou.store.commit_log import WalkStopped, walk
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import BLANK_SIZE, ConsumeQueue
-from tianzhou.store.files.checkpoint import Checkpoint, Derived
+from tianzhou.store.files.checkpoint import Checkpoint, Derived, read_checkpoint
 from tianzhou.store.files.disk import Disk
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.files.segments import Segments, list_files
@@ -53,6 +54,28 @@ class StoreFiles:
     queues: QueueTable
     index: Index
     checkpoint: Checkpoint
+
+
+def load_files(disk: Disk, config: StoreConfig, clock: Clock) -> StoreFiles:
+    """The files of a store before recovery; creates the directories. Raises OSError."""
+    for directory in (config.log_directory, config.queue_directory):
+        disk.make_directory(directory)
+    segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
+    checkpoint = read_checkpoint(disk, config.root_directory / "checkpoint")
+    index = Index(disk, config, clock)
+    return StoreFiles(disk, config, segments, QueueTable(disk, config), index, checkpoint)
+
+
+def warn_of_low_space(files: StoreFiles) -> None:
+    """Disk blocks are allocated while a log file is written, so it may fill the disk half-way."""
+    config, segments = files.config, files.segments
+    free_bytes = files.disk.free_bytes(config.log_directory)
+    if not segments.files and free_bytes < segments.size_bytes:
+        log.warning(
+            "store %s: %d bytes are free on the disk, the first log file needs %d as it fills; "
+            "when the disk is full every message is refused (free some space)",
+            config.root_directory, free_bytes, segments.size_bytes,
+        )  # fmt: skip
 
 
 def first_log_offset(files: StoreFiles) -> int:
@@ -141,14 +164,6 @@ class Plan:
         default_factory=dict[tuple[str, int], int]
     )
     """Next offsets of queues that were removed."""
-    suspects: dict[tuple[str, int], RecordFields] = field(
-        default_factory=dict[tuple[str, int], RecordFields]
-    )
-    """Last records whose queue offset does not continue the queue, by topic and queue id."""
-    rejected_topics: set[str] = field(default_factory=set[str])
-    """Topics whose names cannot be directories."""
-    lost_count_max: int = 0
-    """The most messages that damaged parts of the log can have held."""
 
 
 def make_plan(files: StoreFiles, report: Report, *, clean: bool, rebuild: bool) -> Plan:

@@ -65,17 +65,17 @@ def test_the_configuration_is_printed_with_origins(tmp_path: Path) -> None:
 
 def test_keys_without_effect_are_listed_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
-    path.write_text("listenPort=10921\nsendMessageThreadPoolNums=4\ninSyncReplicas=1\n")
+    path.write_text("listenPort=10921\nsendMessageThreadPoolNums=4\ntotalReplicas=1\n")
     shown = run("-c", str(path), "--ignored-settings")
     assert shown.returncode == 0, shown.stderr
     threads, replicas = shown.stdout.splitlines()
     assert threads.startswith(f"{path}:2: sendMessageThreadPoolNums has no effect: one event loop")
-    assert replicas.startswith(f"{path}:3: inSyncReplicas has no effect")
+    assert replicas.startswith(f"{path}:3: totalReplicas has no effect")
     assert len(json.loads(run("-c", str(path), "--ignored-settings", "--json").stdout)) == 2
 
 
 def test_one_warning_counts_the_keys_without_effect(caplog: pytest.LogCaptureFixture) -> None:
-    given = [Given(key, "1", "test") for key in ("sendMessageThreadPoolNums", "inSyncReplicas")]
+    given = [Given(key, "1", "test") for key in ("sendMessageThreadPoolNums", "totalReplicas")]
     command.log_notes(load_broker_config(environ={}, flags=given))
     (record,) = caplog.records
     assert record.levelname == "WARNING"

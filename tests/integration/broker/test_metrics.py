@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.brokers import LOOPBACK, Cluster, cluster, eventually, running_broker
 
 from tianzhou.errors import RemotingError
-from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.bodies import decode
+from tianzhou.protocol.bodies.topics import KVTable, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 PROM: dict[str, object] = {
@@ -174,3 +175,19 @@ async def test_port_in_use_prevents_the_start_with_a_message(tmp_path: Path) -> 
         with pytest.raises(RemotingError, match="metricsPromExporterPort"):
             async with running_broker(tmp_path / "other", **same_port):
                 pass
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_sends_that_no_slave_has_are_counted(tmp_path: Path, flush: str) -> None:
+    async with cluster(tmp_path, brokerRole="SYNC_MASTER", flushDiskType=flush, **PROM) as it:
+        for _ in range(3):
+            assert (await it.peer.send("t", b"x")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        _, text = await get(it, "/metrics")
+        counted = [line for line in text.splitlines() if "SLAVE_NOT_AVAILABLE" in line]
+        assert [line.split()[-1] for line in counted] == ["3.0"]
+        assert "tianzhou_replication_role{" in text
+        assert 'role="SYNC_MASTER"} 1.0' in text
+        runtime = await it.peer.expect(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = decode(KVTable, runtime.body).table
+        assert (table["haRole"], table["haSlaveNums"]) == ("SYNC_MASTER", "0")
+        assert table["brokerActive"] == "true"

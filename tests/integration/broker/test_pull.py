@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.brokers import (
+    Peer,
     bodies_in,
     cluster,
     eventually,
@@ -17,6 +18,7 @@ from tests.support.brokers import (
 )
 
 from tianzhou.broker.storing import disk_prefetch
+from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.store.message_store import MessageStore
@@ -81,9 +83,11 @@ async def test_uncached_messages_are_prefetched_by_a_thread(
     fetched: list[tuple[int, bool]] = []
     fetch, loop_thread = disk_prefetch.prefetch_next, threading.get_ident()
 
-    def fetching(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> None:
+    def fetching(
+        store: MessageStore, topic: str, queue_id: int, queue_offset: int, count: int, *_: object
+    ) -> bool:
         fetched.append((queue_offset, threading.get_ident() == loop_thread))
-        fetch(store, topic, queue_id, queue_offset)
+        return fetch(store, topic, queue_id, queue_offset, count)
 
     monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 100_000)
     monkeypatch.setattr(disk_prefetch, "prefetch_next", fetching)
@@ -107,6 +111,44 @@ async def test_uncached_messages_are_prefetched_by_a_thread(
     queue_offsets = [queue_offset for queue_offset, _ in fetched]
     assert queue_offsets == list(range(0, 8 * len(queue_offsets), 8))
     assert 160 < queue_offsets[-1] < 276, "what came last is hot"
+
+
+@pytest.mark.parametrize("pure", [False, True])
+async def test_limits_depend_on_what_is_in_memory_and_not_on_its_distance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: bool
+) -> None:
+    monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 0)
+    if pure:
+        monkeypatch.setattr(kernel, "new_feed", lambda: None)
+    # By RocketMQ's rule every message of this broker is too old to be in memory.
+    async with cluster(tmp_path, accessMessageInMemoryMaxRatio=0) as it:
+        store = it.broker.store
+        assert store is not None
+        for number in range(120):
+            await it.peer.send("small", b"%500d" % number)
+        for number in range(20):
+            await it.peer.send("large", b"%40000d" % number)
+        assert await pulled_counts(it.peer, "small", 120) == [32, 32, 32, 24]
+        assert await pulled_counts(it.peer, "large", 20) == [6, 6, 6, 2], "256 KiB"
+        # The fast path serves these.
+        assert await pulled_counts(it.peer, "small", 120) == [32, 32, 32, 24]
+        assert await pulled_counts(it.peer, "large", 20) == [6, 6, 6, 2]
+        if not drop_log_from_cache(store):
+            pytest.skip("this file system keeps everything in memory")
+        # A thread reads them from the disk, and more than the first pull returns.
+        assert await pulled_counts(it.peer, "small", 120) == [8, 32, 32, 32, 16]
+        assert drop_log_from_cache(store)
+        assert await pulled_counts(it.peer, "large", 20) == [1, 6, 6, 6, 1], "64 KiB"
+
+
+async def pulled_counts(peer: Peer, topic: str, count: int) -> list[int]:
+    """How many messages each pull returns, from the start of a queue."""
+    counts: list[int] = []
+    while sum(counts) < count:
+        answer = await peer.pull("g", topic, 0, sum(counts))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        counts.append(len(bodies_in(answer)))
+    return counts
 
 
 def drop_log_from_cache(store: MessageStore) -> bool:

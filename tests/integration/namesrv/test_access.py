@@ -219,6 +219,18 @@ async def test_a_registration_that_replaces_a_live_broker_is_logged_as_a_warning
         assert "replaces" not in caplog.text, "an unregistered broker may return at another address"
 
 
+async def test_a_master_of_a_later_epoch_replaces_the_former_one_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with namesrv(tmp_path) as asker:
+        await Broker(state_version=1).register(asker)
+        with caplog.at_level(logging.INFO):
+            await Broker(addr="10.9.9.9:10911", state_version=2).register(asker)
+        (record,) = [each for each in caplog.records if "replaces" in each.getMessage()]
+        assert record.levelno == logging.INFO
+        assert "replaces 127.0.0.1:10911, as the master of epoch 2" in record.getMessage()
+
+
 async def test_the_kv_configuration_is_limited(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         code = RequestCode.PUT_KV_CONFIG

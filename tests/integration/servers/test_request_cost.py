@@ -146,10 +146,20 @@ async def test_no_request_to_a_broker_costs_the_loop_more_than_50_ms(
 
 
 async def test_a_page_of_metrics_does_not_cost_a_broker_more_than_50_ms(tmp_path: Path) -> None:
+    # A page in the next period of the counters shows only a few of them: then with another broker.
+    counts = [await pages_with_all_counters(tmp_path / "store")]
+    while min(counts[-1]) < costly_requests.TOPICS:
+        assert len(counts) < 3, counts
+        counts.append(await pages_with_all_counters(tmp_path / f"store-{len(counts)}"))
+
+
+async def pages_with_all_counters(folder: Path) -> list[int]:
+    """Ask a broker with many counters twice for its page; returns how many topics each shows."""
     settings = costly_requests.SETTINGS | {
         "metricsExporterType": "PROM", "metricsPromExporterPort": 0
     }  # fmt: skip
-    async with large_broker(tmp_path / "store", settings) as (server, _, _):
+    shown: list[int] = []
+    async with large_broker(folder, settings) as (server, _, _):
         stats = server.server.stats
 
         async def count_everything() -> None:
@@ -165,8 +175,9 @@ async def test_a_page_of_metrics_does_not_cost_a_broker_more_than_50_ms(tmp_path
         for _ in range(2):
             page, longest_s = await server.longest_of(partial(http_get, server.server.web_port))
             assert page.startswith(b"HTTP/1.1 200")
-            assert page.count(b"rocketmq_producer_tps{") >= costly_requests.TOPICS
             assert longest_s <= LONGEST_S, f"{longest_s * 1000:.1f} ms"
+            shown.append(page.count(b"rocketmq_producer_tps{"))
+    return shown
 
 
 async def http_get(port: int) -> bytes:

@@ -47,6 +47,7 @@ BY_ANY_REQUEST: dict[type[Configuration], set[str]] = {
         "timerMaxDelaySec", "timerRollWindowSlot",
         "recallMessageEnable", "allowRecallWhenBrokerNotWriteable", "longPollingEnable",
         "shortPollingTimeMills", "maxParkedPulls", "pullBatchMaxMessageCount", "slaveReadEnable",
+        "offsetCheckInSlave",
         "enableMixedMessageType", "enablePropertyFilter", "rejectPullConsumerEnable",
         "litePullMessageEnable", "enableRetryTopicV2", "retrieveMessageFromPopRetryTopicV1",
         "popFromRetryProbability", "popResponseReturnActualRetryTopic",
@@ -74,6 +75,8 @@ BY_ADMINISTRATORS: dict[type[Configuration], set[str]] = {
         "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
         "rocketmq.broker.rebalance.lockMaxLiveTime", "channelExpiredTimeout",
         "transactionOpBatchInterval",  # a crash loses pending ends
+        "haEtcdEndpoints", "haEtcdUser", "haEtcdPassword", "haEtcdCaFile", "haEtcdCertFile",
+        "haEtcdKeyFile",
     },
 }  # fmt: skip
 PROGRAMS = (NamesrvConfig, BrokerConfig)

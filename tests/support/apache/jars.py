@@ -41,7 +41,7 @@ OTHER_POMS = {
 JAVA_SOURCES = HERE / "java"
 GRPC_ONLY = "ProxyShell.java"
 OTHER_SOURCES = {
-    TOOLS_ONLY: ("JsonProgram.java", "Scenario.java", "Shell.java"),
+    TOOLS_ONLY: ("JsonProgram.java", "Scenario.java", "SendLoad.java", "Shell.java"),
     PROXY: ("Launch.java",),
     GRPC: ("JsonProgram.java", GRPC_ONLY),
 }

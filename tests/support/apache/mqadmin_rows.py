@@ -317,6 +317,8 @@ FIVE = (
     # Only a slave uses it; a master accepts it, and its log is unchanged.
     row("resetMasterFlushOffset -b $broker -o 0", "haStatus -b $broker", versions=V5,
         holds=(r"reset master flush offset to 0 success", r"#MasterCommitLogMaxOffset\t[1-9]")),
+    row("getBrokerEpoch -b broker-a", versions=V5,
+        holds=(r"#brokerName\tbroker-a", r"#brokerAddr\t$broker")),
     row("setConsumeMode -b $broker -t $orders -g $readers -m POP", versions=V5, then=assignment,
         holds=(r"set consume mode to $broker success", r'"mode":"POP"')),
 )  # fmt: skip
@@ -354,14 +356,16 @@ def refused_silently(line: str, request_code: int) -> Row:
     )
 
 
+FIXED_ROLE = "this broker has a fixed role: there is no automatic failover"
 REFUSED = (
-    refused("getBrokerEpoch -b broker-a", "there is no RocketMQ controller"),
     refused("getControllerConfig -a $broker", "there is no RocketMQ controller"),
     refused("updateControllerConfig -a $broker -k k -v v", "there is no RocketMQ controller"),
-    refused("getControllerMetaData -a $broker", "there is no RocketMQ controller"),
-    refused("getSyncStateSet -a $broker -b broker-a", "there is no RocketMQ controller"),
-    refused("electMaster -a $broker -b 0 -bn broker-a -c C", "there is no RocketMQ controller"),
-    refused("cleanBrokerMetadata -a $broker -bn broker-a -c C", "there is no RocketMQ controller"),
+    # With automatic failover these are answered: tests/apache/test_failover_tools.py.
+    row("getControllerMetaData -a $broker", versions=V5, holds=(FIXED_ROLE,)),
+    row("getSyncStateSet -a $broker -b broker-a", versions=V5, holds=(FIXED_ROLE,)),
+    row("electMaster -a $broker -b 1 -bn broker-a -c C", versions=V5, holds=(FIXED_ROLE,)),
+    # The tool asks for the controller's metadata first.
+    row("cleanBrokerMetadata -a $broker -bn broker-a -c C", versions=V5, holds=(FIXED_ROLE,)),
     refused("switchTimerEngine -b $broker -e R", "timed messages are stored in one way"),
     refused("getBrokerLiteInfo -b $broker", "there are no lite topics"),
     refused_silently("getParentTopicInfo -p $orders", GET_PARENT_TOPIC_INFO),

@@ -13,6 +13,7 @@ V4_9_3, V4_9_7, V5_5_0 = 395, 403, 513
 """Versions in the header of clients of these releases; from 4.9.4 on they read strict JSON."""
 
 SUCCESS = 0
+UPDATE_AND_CREATE_TOPIC = 17
 TOPIC_NOT_EXIST = 17
 
 
@@ -58,6 +59,17 @@ def ask_server(
     stop = 4 + int.from_bytes(frame[1:4], "big")
     answer = json.loads(frame[4:stop])
     return Answer(answer["code"], answer.get("remark"), answer.get("extFields") or {}, frame[stop:])
+
+
+def create_topic(address: str, topic: str, queue_count: int = 4) -> None:
+    """A topic of a broker, for messages of every kind."""
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queue_count),
+        "writeQueueNums": str(queue_count), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    answer = ask_server(address, UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.code == SUCCESS, answer
 
 
 def receive(connection: socket.socket, size_bytes: int) -> bytes:

@@ -193,7 +193,11 @@ def tianzhou_namesrv(
 
 @contextmanager
 def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
-    """Our broker, registered with a nameserver. `properties` are lines of its configuration."""
+    """Our broker, registered with a nameserver. `properties` are lines of its configuration.
+
+    With the property `graceful=False` it is killed at the end.
+    """
+    graceful = bool(properties.pop("graceful", True))
     # Two below is the port that clients with vipChannelEnabled use.
     port = properties.get("listenPort") or free_port(-2, 1)
     with tempfile.TemporaryDirectory(prefix="tianzhou-broker-") as directory:
@@ -219,8 +223,9 @@ def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
         write_properties(configuration, defaults | properties)
         program = Path(sys.executable).parent / "mqbroker"
         command = [str(program), "-n", namesrv.address, "-c", str(configuration)]
-        server = Server("our broker", f"{LOOPBACK}:{port}", home, command)
-        with running(server):
+        address = f"{properties.get('brokerIP1', LOOPBACK)}:{port}"
+        server = Server("our broker", address, home, command)
+        with running(server, graceful=graceful):
             wait_until(
                 partial(is_registered, namesrv.address, server.address),
                 "registration of our broker",

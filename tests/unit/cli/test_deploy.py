@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.cli.command_tree import COMMAND_GROUPS, SERVER_COMMANDS
 from tianzhou.cli.mqadmin import stock_entrypoints
 from tianzhou.cli.serve import broker, up
+from tianzhou.cli.serve.layouts import LAYOUTS
 from tianzhou.config.properties import parse_properties
 from tianzhou.config.settings import Given, settings_of
 from tianzhou.namesrv.config import NamesrvConfig
@@ -87,6 +88,51 @@ def test_units_pass_systemd_analyze(path: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     about = [line for line in done.stderr.splitlines() if path.name in line]
     assert (done.returncode, about) == (0, [])
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_the_files_of_a_layout_are_those_of_its_brokers(layout: str) -> None:
+    found: list[tuple[str, int, str]] = []
+    for path in sorted((DEPLOY / "layouts" / layout).glob("*.properties")):
+        loaded = load_broker_config(path, environ={})
+        assert (loaded.warnings, loaded.notes) == ((), ()), path
+        config = loaded.config
+        found.append((config.broker_name, config.broker_id, config.broker_role.value))
+        assert config.slave_read_enable, path
+        assert path.stem.endswith("-s") == config.is_slave, path
+    assert found == sorted(found, key=lambda each: (each[0], -each[1])), (
+        "a file is named after its broker"
+    )
+    assert set(found) == {(each.name, each.broker_id, each.role.value) for each in LAYOUTS[layout]}
+    assert len(found) == len(LAYOUTS[layout])
+
+
+@pytest.mark.parametrize("layout", ["2m-2s-async", "2m-2s-sync"])
+@pytest.mark.parametrize(
+    ("master", "slave"), [("broker-a", "broker-b-s"), ("broker-b", "broker-a-s")]
+)
+def test_master_and_slave_on_one_host_share_no_port_and_no_folder(
+    layout: str, master: str, slave: str
+) -> None:
+    folder = DEPLOY / "layouts" / layout
+    pair = [
+        load_broker_config(folder / f"{name}.properties", environ={}).config
+        for name in (master, slave)
+    ]
+    ports = [
+        port for each in pair for port in (each.listen_port - 2, each.listen_port, each.ha_port)
+    ]
+    assert len(set(ports)) == len(ports)
+    assert pair[0].root_directory != pair[1].root_directory
+    assert pair[0].broker_name != pair[1].broker_name, "the slave is that of the other master"
+
+
+def test_every_layout_has_a_folder_and_a_row() -> None:
+    folders = {path.name for path in (DEPLOY / "layouts").iterdir() if path.is_dir()}
+    assert folders == set(LAYOUTS)
+    text = (DEPLOY / "layouts" / "README.md").read_text()
+    for name in folders:
+        assert f"| `{name}` |" in text
 
 
 def test_the_container_starts_a_command_that_exists(

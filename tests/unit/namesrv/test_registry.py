@@ -181,7 +181,7 @@ def test_a_first_registration_of_one_topic_is_refused_and_leaves_nothing(world: 
 def test_of_two_brokers_with_one_id_the_lower_state_version_is_ignored(world: World) -> None:
     world.register(addr="10.0.0.1:10911", state_version=5)
     answer = world.register(addr="10.0.0.2:10911", state_version=4, connection="connection-2")
-    assert answer == Registered(ignored=True)
+    assert answer == Registered(ignored=True, newer_version=5)
     assert world.addresses() == {0: "10.0.0.1:10911"}
     assert world.registry.version_of("DefaultCluster", "10.0.0.2:10911") is None
 

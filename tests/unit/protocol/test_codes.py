@@ -58,7 +58,7 @@ def test_response_codes_equal_rocketmqs(name: str, number: int) -> None:
 def test_request_codes_are_unique_and_sorted() -> None:
     members = RequestCode.__members__
     assert [member.value for member in RequestCode] == sorted(member for member in RequestCode)
-    assert len(members) == len(set(RequestCode)) == 174
+    assert len(members) == len(set(RequestCode)) == 178
 
 
 def test_only_three_response_codes_have_two_meanings() -> None:

@@ -1,7 +1,9 @@
 """The scheduler: generators, background work, the fair queue, and the busy poll."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable, Generator
 from functools import partial
 
@@ -102,6 +104,27 @@ async def test_what_the_steps_raise_reaches_the_caller() -> None:
     assert isinstance(future, asyncio.Future)
     with pytest.raises(ValueError, match="no"):
         await future
+
+
+class Result:
+    """An object that a weak reference can watch."""
+
+
+async def test_a_result_is_freed_without_a_garbage_collection() -> None:
+    def work() -> Generator[None, None, Result]:
+        yield from steps(3, [], "a")
+        return Result()
+
+    gc.disable()
+    try:
+        future = answer(work())
+        assert isinstance(future, asyncio.Future)
+        watched = weakref.ref(await future)
+        del future
+        await asyncio.sleep(0)
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 async def test_cancelled_work_is_not_continued() -> None:

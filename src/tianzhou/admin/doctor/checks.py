@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.clusters import choose
+from tianzhou.admin.doctor import failover, replication
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.presence import Presence
 from tianzhou.admin.fanout import BrokerRef, gather, gather_any, run_limited
@@ -77,6 +78,9 @@ async def examine(
     for at in (each for each in brokers if each in vitals.responses):
         state = vitals.responses[at]
         findings += [*check_clock(at, state), *check_disk(at, state), *check_settings(at, state)]
+    settings = {at: state.settings for at, state in vitals.responses.items()}
+    findings += await replication.check_all(admin, brokers, settings, wall_ms())
+    findings += await failover.check_all(admin, settings)
     findings += check_versions({at: state.runtime for at, state in vitals.responses.items()})
     masters = [at for at in vitals.responses if at.is_master]
     if masters:
@@ -144,7 +148,8 @@ def check_masters(info: ClusterInfo) -> list[Finding]:
             "masters",
             name,
             "has no master, only slaves: it accepts no messages",
-            "start its master, or promote a slave",
+            f"start its master, or `tianzhou broker promote {name}`; with automatic failover see "
+            f"`tianzhou broker group {name}`",
         )
         for name, data in sorted(info.brokers.items())
         if 0 not in (data.addresses or {})
@@ -241,7 +246,8 @@ def check_settings(at: BrokerRef, state: BrokerState) -> list[Finding]:
         )
         if state.settings.get(key) == "true"
     ]
-    if state.runtime.get("brokerActive") == "false":
+    # It is false for every slave, and for a master that is not in service.
+    if at.is_master and state.runtime.get("brokerActive") == "false":
         what = "is registered, but not active"
         findings.append(Finding(Level.ERROR, "settings", at.label, what, "see its log"))
     return findings or [Finding(Level.OK, "settings", at.label, "safe for production")]

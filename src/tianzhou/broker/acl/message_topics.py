@@ -9,9 +9,9 @@ from tianzhou.store.message_store import MessageStore
 
 
 def topic_at(store: MessageStore, log_offset: int) -> MessageTopic | None:
-    """None if no message that can be read begins there."""
+    """None if no message begins there; it need not be confirmed, as it may be a half to end."""
     try:
-        record = store.record_at(log_offset)
+        record = store.with_unconfirmed.record_at(log_offset)
         if record is None:
             return None
         message = decode_record(record, check_crc=False, read_body=False)

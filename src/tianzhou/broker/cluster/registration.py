@@ -23,8 +23,13 @@ from tianzhou.protocol.bodies.registration import RegisterBrokerBody
 from tianzhou.protocol.bodies.topics import KVTable, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode as decode_header
 from tianzhou.protocol.headers import encode
-from tianzhou.protocol.headers.namesrv import BrokerRequest, RegisterBrokerRequest
+from tianzhou.protocol.headers.namesrv import (
+    BrokerRequest,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting import scheduler
 from tianzhou.remoting.client import Client
@@ -35,7 +40,7 @@ log = logging.getLogger(__name__)
 _PERIOD_MIN_MS = 10_000
 _PERIOD_MAX_MS = 60_000
 _RETRY_MS = 3_000
-"""Interval of retries while a nameserver is unreachable."""
+"""Interval of retries while a nameserver is unreachable, or knows no master of this slave."""
 _UNREGISTER_TIMEOUT_MS = 3_000
 _PAUSE_FACTOR = 4
 _PAUSE_MAX_S = 2.0
@@ -55,14 +60,29 @@ class Registrar:
         on_order_topics: Callable[[set[str]], None],
         *,
         address: str,
-        ha_address: str,
+        ha_address: Callable[[], str],
+        on_master: Callable[[str, str | None], None] = lambda address, ha_address: None,
+        lacks_master: Callable[[], bool] = lambda: False,
+        may_register: Callable[[], bool] = lambda: True,
+        on_ignored: Callable[[str, int | None], None] | None = None,
     ) -> None:
+        """`on_master` is called with the addresses of a slave's master, as a nameserver knows them.
+
+        While `lacks_master`, nameservers are asked more often. While `may_register` is false the
+        broker has no role that clients may see, and does not register. `on_ignored` is called with
+        the nameserver that has another broker with this id, of a larger state version, and with
+        that version, if the nameserver names it.
+        """
         self._settings = settings
         self._topics = topics
         self._client = client
         self._on_order_topics = on_order_topics
         self._address = address
         self._ha_address = ha_address
+        self._on_master = on_master
+        self._lacks_master = lacks_master
+        self._may_register = may_register
+        self._on_ignored = on_ignored
         self._wanted = asyncio.Event()
         self._known: set[str] = set()
         """Nameservers whose last registration succeeded."""
@@ -77,6 +97,10 @@ class Registrar:
         """Register; changes in quick succession share one registration."""
         self._wanted.set()
 
+    def master_lost(self) -> None:
+        """Register shortly: the response tells a slave where its master is."""
+        asyncio.get_running_loop().call_later(_RETRY_MS / 1000, self._wanted.set)
+
     async def run(self) -> None:
         """Register periodically, until cancelled."""
         loop = asyncio.get_running_loop()
@@ -88,7 +112,7 @@ class Registrar:
             await asyncio.sleep(min((loop.time() - started_s) * _PAUSE_FACTOR, _PAUSE_MAX_S))
             config = self._settings.config
             period_ms = min(max(config.register_name_server_period, _PERIOD_MIN_MS), _PERIOD_MAX_MS)
-            if self._failed.intersection(namesrv_addresses(config)):
+            if self._failed.intersection(namesrv_addresses(config)) or self._lacks_master():
                 period_ms = min(period_ms, _RETRY_MS)
             try:
                 async with asyncio.timeout(period_ms / 1000):
@@ -98,6 +122,8 @@ class Registrar:
 
     async def register(self) -> None:
         """Register with every nameserver now; failures are logged."""
+        if not self._may_register():
+            return
         config = self._settings.config
         request = await scheduler.finish(self._registration(config))
         addresses = namesrv_addresses(config)
@@ -106,16 +132,20 @@ class Registrar:
             *(self._register_with(address, request, config) for address in addresses)
         )
 
-    async def unregister(self) -> None:
-        """Unregister from every nameserver that this broker is registered with."""
+    async def unregister(self, *, everywhere: bool = False) -> None:
+        """Unregister from every nameserver that this broker is registered with.
+
+        With `everywhere` from all: a registration that was cancelled may have arrived.
+        """
         config = self._settings.config
+        addresses = namesrv_addresses(config) if everywhere else list(self._known)
         header = BrokerRequest(
             broker_name=config.broker_name,
             broker_addr=self._address,
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
-        await asyncio.gather(*(self._unregister_from(each, header) for each in tuple(self._known)))
+        await asyncio.gather(*(self._unregister_from(each, header) for each in addresses))
 
     # -- one nameserver ----------------------------------------------------------------------------
 
@@ -137,17 +167,35 @@ class Registrar:
         if response.code != ResponseCode.SUCCESS:
             self._note_failure(address, f"{response.remark} (response code {response.code})")
             return
+        if response.remark:
+            # Our nameserver ignores the older one of two brokers with one id, and says so.
+            self._note_failure(address, response.remark)
+            if self._on_ignored is not None:
+                self._on_ignored(address, _state_version(response))
+            return
         self._failed.discard(address)
         if address not in self._known:
             self._known.add(address)
             log.info("nameserver %s: registered as %s", address, self._address)
         self._apply_order_topics(address, response)
+        self._note_master(config, response)
 
     def _note_failure(self, address: str, why: str) -> None:
         self._known.discard(address)
         if address not in self._failed:
             self._failed.add(address)
             log.warning("nameserver %s: not registered, retrying: %s", address, why)
+
+    def _note_master(self, config: BrokerConfig, response: Command) -> None:
+        if not config.is_slave:
+            return
+        try:
+            found = decode_header(RegisterBrokerResponse, response.fields)
+        except TianzhouError as e:
+            log.warning("the response to a registration cannot be read: %s", e)
+            return
+        if found.master_addr and found.master_addr != self._address:
+            self._on_master(found.master_addr, found.ha_server_addr or None)
 
     def _apply_order_topics(self, address: str, response: Command) -> None:
         if not response.body:
@@ -186,7 +234,7 @@ class Registrar:
             broker_name=config.broker_name,
             broker_addr=self._address,
             cluster_name=config.broker_cluster_name,
-            ha_server_addr=self._ha_address,
+            ha_server_addr=self._ha_address(),
             broker_id=config.broker_id,
             compressed=compressed,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
@@ -204,3 +252,11 @@ class Registrar:
             topics[name] = msgspec.structs.replace(topic, perm=topic.perm & ~forbidden)
             yield
         return msgspec.structs.replace(table, topics=topics)
+
+
+def _state_version(response: Command) -> int | None:
+    """Of the broker that is registered instead; None if the nameserver does not name it."""
+    try:
+        return decode_header(RegisterBrokerResponse, response.fields).state_version
+    except TianzhouError:
+        return None

@@ -158,11 +158,3 @@ async def set_message_request_mode(deps: Deps, connection: Connection, request: 
     deps.modes.put(topic, group, mode)
     log.info("group %s: topic %s is for %s, by %s", group, topic, mode.mode, connection.peer)
     return await saved(deps)
-
-
-@scheduler.sliced
-def get_all_message_request_mode(
-    deps: Deps, _: Connection, __: Command
-) -> scheduler.Steps[Command]:
-    """GET_ALL_MESSAGE_REQUEST_MODE."""
-    return (yield from success_with(deps.modes.as_body()))

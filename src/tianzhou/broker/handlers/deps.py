@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.config import BrokerConfig, BrokerRole
 from tianzhou.broker.longpoll.parked_pops import ParkedPops
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls, WaitingRequest
 from tianzhou.broker.pop.reviver import Pops
+from tianzhou.broker.replication.failover import Failover
+from tianzhou.broker.replication.service import Replication
+from tianzhou.broker.replication.status import ReplicationStatus
 from tianzhou.broker.scheduled.service import ScheduledMessages
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.statistics.history import History
@@ -77,6 +80,16 @@ class Deps:
     send_backs: FairQueue
     client: Client
     """For requests to nameservers."""
+    replication: Replication
+    replication_status: Callable[[], ReplicationStatus]
+    """The slaves of this master, or the master of this slave, at the time of the call."""
+
+    # -- replication
+    has_master: Callable[[], bool] = lambda: False
+    """Whether this broker is a slave that is connected to its master."""
+    failover: Failover | None = None
+    """Automatic failover: `role` is what it knows, `ask` carries out requests of operators. None
+    with fixed roles."""
 
     # -- parked requests
     parked: ParkedPulls[Connection, WaitingPull]
@@ -91,6 +104,8 @@ class Deps:
     """Called for each pull answered with messages, with the next queue offset."""
     on_reset: Callable[[str, Iterable[int]], None]
     """Called with the queues whose offsets were reset."""
+    change_role: Callable[[BrokerRole, int], Awaitable[None]]
+    """Changes the role of the running broker."""
     on_settings: Callable[[BrokerConfig, BrokerConfig], None]
     """Called with the settings before and after a change."""
 

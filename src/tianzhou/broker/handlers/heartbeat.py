@@ -8,7 +8,7 @@ from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
 from tianzhou.broker.handlers.deps import Deps
-from tianzhou.broker.handlers.refusals import check_filter
+from tianzhou.broker.handlers.refusals import check_filter, group_if_known
 from tianzhou.broker.handlers.responses import success_with
 from tianzhou.broker.tables.clients import (
     Change,
@@ -155,13 +155,12 @@ def _consumer_heartbeat(
     deps: Deps, connection: Connection, client: Client, consumer: ConsumerData
 ) -> Steps[None]:
     name = consumer.group_name or ""
-    auto_create = deps.settings.config.auto_create_subscription_group
-    group = deps.groups.find(name, auto_create=auto_create)
+    group = group_if_known(deps, name)
     if group is None:
         # The next pull is refused with the reason; this heartbeat is for other groups, too.
         log.warning("group %s: does not exist, heartbeat of %s ignored", name, connection.peer)
         return
-    if is_topic_name(RETRY_TOPIC_PREFIX + name):
+    if is_topic_name(RETRY_TOPIC_PREFIX + name) and not deps.settings.config.is_slave:
         # Otherwise an older version or RocketMQ has accepted the group.
         deps.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
     compiled: list[Subscription] = []

@@ -25,6 +25,7 @@ from tianzhou.broker.handlers.responses import respond_parked, success
 from tianzhou.broker.longpoll.parked_pops import PopParked, WaitingPop
 from tianzhou.broker.longpoll.parked_pulls import WaitingRequest
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
+from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.tables.clients import Subscription, make_subscription
 from tianzhou.errors import RequestError
 from tianzhou.names import (
@@ -342,12 +343,14 @@ def _read(
 
     Without messages it is the next offset; messages that a filter rejects are skipped.
     """
-    by_tags = subscription.is_by_tags and not subscription.tags.selects_all
-    sql = subscription.sql
+    sql, accept_tags = subscription.sql, subscription.accept_tags
     read_from: Callable[[int], Read] = lambda queue_offset: deps.store.read(  # noqa: E731 - used twice
         key.topic, key.queue_id, queue_offset, count,
-        accept_tags=subscription.tags.matches if by_tags else None,
+        accept_tags=accept_tags,
         accept_record=None if sql is None else sql.accepts,
+        from_disk=disk_prefetch.needs_disk(
+            deps.store, key.topic, key.queue_id, queue_offset, count, accept_tags
+        ),
     )  # fmt: skip
     went_back = False
     read = read_from(start)
@@ -454,6 +457,8 @@ def _answer_to(
     deps: Deps, connection: Connection, waiting: WaitingPop
 ) -> tuple[Command | None, bool]:
     header, config = waiting.header, deps.settings.config
+    if config.is_slave:  # since it was parked
+        raise refusals.is_slave_now(config)
     if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
         raise refusals.permission_lost(header.topic, header.consumer_group)
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)

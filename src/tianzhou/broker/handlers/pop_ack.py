@@ -67,7 +67,7 @@ def _check_position(deps: Deps, topic_name: str, queue_id: int, queue_offset: in
             f"queues",
         )
     low = deps.store.min_offset(topic_name, queue_id)
-    end = deps.store.max_offset(topic_name, queue_id)
+    end = deps.store.with_unconfirmed.max_offset(topic_name, queue_id)
     if not low <= queue_offset < end:
         raise RequestError(
             ResponseCode.NO_MESSAGE,

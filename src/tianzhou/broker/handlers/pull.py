@@ -5,7 +5,8 @@
 Messages that are only on disk are read by a thread first (`storing/disk_prefetch.py`).
 
 A parked pull remembers its queue offset: when messages arrive that its filter rejects, the offset
-advances and the pull stays parked.
+advances and the pull stays parked. Which broker the response suggests, and what a slave responds,
+is decided by `read_redirect.py`.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ import logging
 from typing import NamedTuple
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers import Answer, refusals
+from tianzhou.broker.handlers import Answer, read_redirect, refusals
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
+from tianzhou.broker.handlers.read_redirect import PullOutcome
 from tianzhou.broker.handlers.responses import respond_parked
 from tianzhou.broker.longpoll.parked_pulls import Parked, WaitingRequest
 from tianzhou.broker.storing import disk_prefetch
@@ -74,43 +76,48 @@ def pull_message(deps: Deps, connection: Connection, request: Command) -> Answer
         return moved
     checked = CheckedPull(connection, request, header, group, subscription, connection.account)
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
-    if disk_prefetch.needs_disk(
-        deps.store, header.topic, header.queue_id, header.queue_offset, count
-    ):
-        return _pull_from_disk(deps, checked)
+    if read_redirect.serves_readers(config) and disk_prefetch.needs_disk(
+        deps.store, header.topic, header.queue_id, header.queue_offset, count,
+        subscription.accept_tags,
+    ):  # fmt: skip
+        return _pull_from_disk(deps, checked, count)
     return _pull(deps, checked)
 
 
-async def _pull_from_disk(deps: Deps, checked: CheckedPull) -> Command | Deferral:
+async def _pull_from_disk(deps: Deps, checked: CheckedPull, count: int) -> Command | Deferral:
     """Read from the disk in a thread first, so that the loop serves other requests."""
     topic, queue_id = checked.header.topic, checked.header.queue_id
     queue_offset = checked.header.queue_offset
     try:
-        await asyncio.to_thread(
-            disk_prefetch.prefetch_next, deps.store, topic, queue_id, queue_offset
-        )
+        from_disk = await asyncio.to_thread(
+            disk_prefetch.prefetch_next, deps.store, topic, queue_id, queue_offset, count,
+            checked.subscription.accept_tags,
+        )  # fmt: skip
     except OSError as e:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"topic {topic}, queue {queue_id}: messages from {queue_offset} on cannot be read from "
             f"the disk: {e.strerror or e}",
         ) from e
-    return _pull(deps, checked)
+    return _pull(deps, checked, from_disk=from_disk)
 
 
-def _pull(deps: Deps, checked: CheckedPull) -> Command | Deferral:
+def _pull(deps: Deps, checked: CheckedPull, *, from_disk: bool = False) -> Command | Deferral:
     """Respond with messages, or park the pull."""
     _, _, header, group, subscription, _ = checked
     config = deps.settings.config
     started_ms = deps.steady()
-    read, code = _read(deps, config, header, subscription, header.queue_offset)
-    if header.sys_flag & COMMIT_OFFSET:
+    outcome = _outcome(
+        deps, config, header, group, subscription, header.queue_offset, from_disk=from_disk
+    )
+    # Offsets are committed at the master; a slave copies them from there.
+    if header.sys_flag & COMMIT_OFFSET and not config.is_slave:
         deps.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-    if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, checked):
+    if outcome.may_park and _park(deps, config, checked, outcome):
         return PARKED
-    return _answer(deps, config, header, group, subscription, read, code, started_ms)
+    return _answer(deps, header, subscription, outcome, started_ms)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -198,30 +205,54 @@ def _registered_subscription(
 # -- reading ---------------------------------------------------------------------------------------
 
 
+def _outcome(
+    deps: Deps,
+    config: BrokerConfig,
+    header: PullMessageRequest,
+    group: SubscriptionGroupConfig,
+    subscription: Subscription,
+    queue_offset: int,
+    *,
+    from_disk: bool = False,
+) -> PullOutcome:
+    """What a pull from an offset on gets."""
+    topic, queue_id, store = header.topic, header.queue_id, deps.store
+    if not read_redirect.serves_readers(config):
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        return read_redirect.not_served(queue_offset, low, high)
+    read, code = _read(deps, config, header, subscription, queue_offset, from_disk=from_disk)
+    outcome = read_redirect.outcome_of(
+        config, group, read, code, queue_offset, store.memory_bytes, has_master=deps.has_master()
+    )
+    deps.offsets.note_pull(header.consumer_group, topic, queue_id, outcome.read.next_offset)
+    return outcome
+
+
 def _read(
     deps: Deps,
     config: BrokerConfig,
     header: PullMessageRequest,
     subscription: Subscription,
     queue_offset: int,
+    *,
+    from_disk: bool = False,
 ) -> tuple[Read, int]:
-    """The messages from an offset on, and the response code."""
+    """The messages from an offset on, and the response code of a master."""
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
     if count < 1:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"maxMsgNums is {header.max_msg_count}, 1 is the least"
         )
-    by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
     read = deps.store.read(
         header.topic,
         header.queue_id,
         queue_offset,
         count,
-        accept_tags=subscription.tags.matches if by_tags else None,
+        accept_tags=subscription.accept_tags,
         accept_record=sql.accepts if sql is not None else None,
+        from_disk=from_disk,
     )
-    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     code = _CODES.get(read.status)
     if code is None:
         # The queue is empty: a pull waits at offset 0, any other offset is wrong.
@@ -255,14 +286,12 @@ def _moved_by_reset(deps: Deps, header: PullMessageRequest, queue_offset: int) -
 
 def _answer(
     deps: Deps,
-    config: BrokerConfig,
     header: PullMessageRequest,
-    group: SubscriptionGroupConfig,
     subscription: Subscription,
-    read: Read,
-    code: int,
+    outcome: PullOutcome,
     started_ms: int,
 ) -> Command:
+    code, read = outcome.code, outcome.read
     body = b""
     if code == ResponseCode.SUCCESS:
         deps.on_messages(header, subscription, read.next_offset)
@@ -279,15 +308,11 @@ def _answer(
             header.consumer_group, header.queue_offset, header.topic, header.queue_id,
             read.next_offset, read.status,
         )  # fmt: skip
-    broker_id = MASTER_ID
-    if config.slave_read_enable:
-        slow = read.behind_bytes > deps.store.memory_bytes
-        broker_id = group.which_broker_when_consume_slowly if slow else group.broker_id
     return Command(
         code=code,
         remark=read.status.value,
         ext_fields={
-            "suggestWhichBrokerId": str(broker_id),
+            "suggestWhichBrokerId": str(outcome.broker_id),
             "nextBeginOffset": str(read.next_offset),
             "minOffset": str(read.min_offset),
             "maxOffset": str(read.max_offset),
@@ -299,7 +324,7 @@ def _answer(
 # -- long polling ----------------------------------------------------------------------------------
 
 
-def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull) -> bool:
+def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull, outcome: PullOutcome) -> bool:
     """Park a pull; False if it does not allow that, or too many are parked."""
     connection, request, header, _, subscription, account = checked
     if not header.sys_flag & MAY_SUSPEND or request.is_oneway:
@@ -310,6 +335,8 @@ def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull) -> bool:
     wait_ms = header.suspend_timeout_millis
     if not config.long_polling_enable:
         wait_ms = config.short_polling_time_mills
+    if outcome.wait_ms is not None:
+        wait_ms = min(wait_ms, outcome.wait_ms)
     if wait_ms <= 0:
         return False
     deadline_ms = deps.steady() + wait_ms
@@ -354,9 +381,8 @@ def _retry_parked(
     """The response to a parked pull; None if it stays parked."""
     header, subscription = parked.request.header, parked.request.subscription
     started_ms = deps.steady()
-    read, code = _read(deps, config, header, subscription, parked.queue_offset)
-    nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    if nothing_yet and not is_due:
-        parked.queue_offset = max(parked.queue_offset, read.next_offset)
+    outcome = _outcome(deps, config, header, group, subscription, parked.queue_offset)
+    if outcome.has_nothing and not is_due:
+        parked.queue_offset = max(parked.queue_offset, outcome.read.next_offset)
         return None
-    return _answer(deps, config, header, group, subscription, read, code, started_ms)
+    return _answer(deps, header, subscription, outcome, started_ms)

@@ -35,7 +35,7 @@ async def query_message(deps: Deps, _: Connection, request: Command) -> Command:
         )
     response = QueryMessageResponse(
         index_last_update_timestamp=header.end_timestamp,
-        index_last_update_log_offset=deps.store.end_log_offset,
+        index_last_update_log_offset=deps.store.readable_log_offset,
     )
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response), body=b"".join(records))
 

@@ -27,11 +27,20 @@ def no_topic(config: BrokerConfig, name: str) -> RequestError:
 
 def find_group(deps: Deps, name: str) -> SubscriptionGroupConfig:
     """The group, created if that is allowed. Raises RequestError."""
-    auto_create = deps.settings.config.auto_create_subscription_group
-    group = deps.groups.find(name, auto_create=auto_create)
+    group = group_if_known(deps, name)
     if group is None:
         raise no_group(name)
     return group
+
+
+def group_if_known(deps: Deps, name: str) -> SubscriptionGroupConfig | None:
+    """The group, created if that is allowed, else None. Raises RequestError for a wrong name.
+
+    A slave creates no group: it serves one that its master would create with default settings.
+    """
+    config = deps.settings.config
+    find = deps.groups.find_uncreated if config.is_slave else deps.groups.find
+    return find(name, auto_create=config.auto_create_subscription_group)
 
 
 def no_group(name: str) -> RequestError:
@@ -48,6 +57,14 @@ def broker_forbids(config: BrokerConfig, verb: str) -> RequestError:
         ResponseCode.NO_PERMISSION,
         f"broker {config.broker_name} {verb} no messages: brokerPermission is "
         f"{describe_permission(config.broker_permission)}",
+    )
+
+
+def is_slave_now(config: BrokerConfig) -> RequestError:
+    """For a request that has waited, and that only a master can serve."""
+    return RequestError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        f"broker {config.broker_name} has become a slave: its master serves this request",
     )
 
 

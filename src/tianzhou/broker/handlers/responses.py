@@ -1,9 +1,11 @@
 """Responses that several handlers make."""
 
+import asyncio
 from collections.abc import Awaitable
 
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pops import WaitingPop
+from tianzhou.broker.storing.durability import Outcome, code_of
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.codes import ResponseCode
@@ -36,19 +38,22 @@ def when_stored(
     deps: Deps, answer: Command, end_log_offset: int, *, is_new_topic: bool = False
 ) -> Command | Awaitable[Command]:
     """The response, at once or when everything before a log offset is durable."""
-    if is_new_topic or deps.durability.must_wait(wait_stored=True):
-        return _when_stored(deps, answer, end_log_offset, is_new_topic)
-    return answer
+    outcome: asyncio.Future[Outcome] | None = None
+    if deps.durability.must_wait(wait_stored=True):
+        outcome = deps.durability.wait_for(end_log_offset)
+    elif not is_new_topic:
+        return answer
+    return _when_stored(deps, answer, outcome, is_new_topic)
 
 
 async def _when_stored(
-    deps: Deps, answer: Command, end_log_offset: int, is_new_topic: bool
+    deps: Deps, answer: Command, outcome: asyncio.Future[Outcome] | None, is_new_topic: bool
 ) -> Command:
     if is_new_topic:
         await deps.saved()
-    if deps.durability.must_wait(wait_stored=True):
+    if outcome is not None:
         # A time-out is no failure: the message is stored, and a retry would store it twice.
-        await deps.durability.stored(end_log_offset)
+        code_of(await outcome)
     return answer
 
 

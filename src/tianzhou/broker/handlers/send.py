@@ -7,6 +7,7 @@ that sends a message to %RETRY%group itself, because sending it back failed, get
 `send_back.py` would do: a delay, or the dead-letter queue.
 """
 
+import asyncio
 import random
 import re
 from collections.abc import Awaitable
@@ -21,6 +22,7 @@ from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.refusals import broker_forbids, find_group, topic_forbids
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import level_of
+from tianzhou.broker.storing.durability import Outcome, code_of, not_stored
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.storing.retry_dlq import DLQ_QUEUE_COUNT
 from tianzhou.errors import RecordError, RequestError, StoreError
@@ -41,11 +43,12 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
 from tianzhou.protocol.records import batch
+from tianzhou.protocol.records.batch import PreparedBatch
 from tianzhou.protocol.records.recall import handle_of
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.scheduler import Steps, handle_in_order
-from tianzhou.store.message_store import Appended, Draft, PreparedBatch
+from tianzhou.store.message_store import Appended, Draft
 
 SendHeader = SendMessageRequest | SendMessageRequestV2
 
@@ -107,7 +110,7 @@ def store_message(
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
         deps.stats.put_failures += 1
-        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+        raise not_stored(e) from e
     if group is not None:
         deps.crash_point("retry: the message is stored")
     extra_fields: dict[str, str] | None = None
@@ -142,9 +145,12 @@ def _stored(
     deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
     wait = props.get(properties.WAIT_STORED)
     wait_stored = wait is None or wait.lower() == "true"
-    if is_new or deps.durability.must_wait(wait_stored=wait_stored):
-        return _answer_later(deps, config, appended, queue_id, is_new, wait_stored, extra_fields)
+    if deps.durability.must_wait(wait_stored=wait_stored):
+        outcome = deps.durability.wait_for(appended.end_log_offset)
+        return _answer_later(deps, config, appended, queue_id, is_new, outcome, extra_fields)
     code = deps.durability.code_at_once(wait_stored=wait_stored)
+    if is_new:
+        return _answer_later(deps, config, appended, queue_id, is_new, code, extra_fields)
     return _answer(deps, config, code, appended, queue_id, extra_fields)
 
 
@@ -368,7 +374,7 @@ def _send_batch(deps: Deps, draft: Draft, props: dict[str, str], *, is_new: bool
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
         deps.stats.put_failures += 1
-        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+        raise not_stored(e) from e
     queue = (draft.topic, draft.queue_id)
     return _stored(deps, queue, props, appended, began_ms, draft.queue_id, is_new=is_new)
 
@@ -430,16 +436,13 @@ async def _answer_later(
     appended: Appended,
     queue_id: int,
     is_new_topic: bool,
-    wait_stored: bool,
+    outcome: asyncio.Future[Outcome] | int,
     extra_fields: dict[str, str] | None,
 ) -> Command:
     if is_new_topic:
         # A response that the message is stored promises that its topic is saved, too.
         await deps.saved()
-    if deps.durability.must_wait(wait_stored=wait_stored):
-        code = await deps.durability.stored(appended.end_log_offset)
-    else:
-        code = deps.durability.code_at_once(wait_stored=wait_stored)
+    code = outcome if isinstance(outcome, int) else code_of(await outcome)
     return _answer(deps, config, code, appended, queue_id, extra_fields)
 
 
@@ -452,6 +455,9 @@ def _answer(
     extra_fields: dict[str, str] | None,
 ) -> Command:
     """The response: where the message is stored, and the `extra_fields` of some kinds."""
+    if code != ResponseCode.SUCCESS:
+        counts = deps.durability.less_durable
+        counts[code] = counts.get(code, 0) + appended.count
     prefix = deps.id_prefix
     if appended.count == 1:
         message_ids = f"{prefix}{appended.log_offset:016X}"

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.responses import when_stored
+from tianzhou.broker.storing.durability import not_stored
 from tianzhou.broker.transactions import rules
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
 from tianzhou.message import StoredMessage
@@ -72,7 +73,7 @@ def _end(
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
-        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+        raise not_stored(e) from e
     if request.flag & FLAG_ONEWAY:
         # Ends of one loop iteration share a record.
         asyncio.get_running_loop().call_soon(deps.halves.write_ends)

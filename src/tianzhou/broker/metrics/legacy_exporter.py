@@ -35,8 +35,7 @@ async def add_exporter_metrics(deps: Deps, page: list[Metric]) -> None:
     await _add_rates(deps, families, whole)
     await _add_ends(deps, families)
     await _add_online(deps, families, Families(page, {}))
-    # There is no replication, so this one is empty.
-    whole.gauge("rocketmq_broker_commitlog_diff", "Bytes a slave is behind")
+    _add_slaves(deps, page)
     await _add_groups(deps, families, page)
     _add_runtime(deps, page)
 
@@ -71,6 +70,18 @@ async def _add_rates(deps: Deps, families: Families, whole: Families) -> None:
         async for key, stats in in_slices(deps.history.over_window(statistic, MINUTE, now_ms)):
             add(getattr(stats, field), *(() if is_whole else key.split(SEPARATOR)))
         await asyncio.sleep(0)
+
+
+def _add_slaves(deps: Deps, page: list[Metric]) -> None:
+    """The lag of each slave. A master reports it, so that it is there once for each slave."""
+    config = deps.settings.config
+    labels = {"cluster": config.broker_cluster_name, "broker": config.broker_name}
+    behind = Families(page, labels).gauge(
+        "rocketmq_broker_commitlog_diff", "Bytes a slave is behind", "brokerIP"
+    )
+    if not config.is_slave:
+        for slave in deps.replication_status().slaves:
+            behind(slave.behind_bytes, slave.address)
 
 
 # -- offsets and backlogs --------------------------------------------------------------------------

@@ -17,8 +17,10 @@ from prometheus_client.registry import Collector
 
 from tianzhou.broker.acl.guard import DenialReason
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.metrics.failover import add_failover
 from tianzhou.broker.metrics.families import RECORDS_READ_MAX, Families, in_slices, node_labels
 from tianzhou.broker.metrics.legacy_exporter import add_exporter_metrics
+from tianzhou.broker.metrics.replication import add_replication
 from tianzhou.broker.statistics.counters import Counts
 from tianzhou.remoting.http import Page, Pages
 from tianzhou.store.message_store import MessageStore
@@ -39,7 +41,14 @@ class _Collected(Collector):
 async def _metrics_page(deps: Deps, refusals: Refusals) -> Page:
     page: list[Metric] = []
     families = Families(page, node_labels(deps.settings.config))
-    for add in (_add_throughput, _add_state, _add_waiting, _add_pops):
+    for add in (
+        _add_throughput,
+        _add_state,
+        _add_waiting,
+        _add_pops,
+        add_replication,
+        add_failover,
+    ):
         await add(deps, families)
         await asyncio.sleep(0)
     _add_refusals(refusals, families)

@@ -1,9 +1,10 @@
 """Applies the changes of pop requests, and revives messages that were not acknowledged in time.
 
     a request      ->  written to the index  ->  the table  ->  the committed offset
-    a time is up   ->  stored in the retry topic or the dead-letter queue  ->  on disk  ->  dropped
+    a time is up   ->  stored in the retry topic or the dead-letter queue  ->  secured  ->  dropped
 
-A message leaves the index only when its copy is on disk, so a crash redelivers some and loses none.
+A message leaves the index only when its copy is on disk, and with SYNC_MASTER on slaves
+(`durability`), so a crash redelivers some and loses none.
 
 The offset table contains the committed offset of a group. If it differs from what was committed
 here, it was set from outside (by an administrator, a consumer that pulls, the deletion of a topic),
@@ -24,6 +25,7 @@ from tianzhou.broker.pop.index import PopIndex
 from tianzhou.broker.pop.inflight import Change, InFlight, Key, PopTable
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.redraft import redraft
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
@@ -62,6 +64,7 @@ class Pops:
         self,
         settings: LiveSettings[BrokerConfig],
         store: MessageStore,
+        durability: Durability,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -83,6 +86,7 @@ class Pops:
         """
         self._settings = settings
         self._store = store
+        self._durability = durability
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -97,7 +101,7 @@ class Pops:
         self._wake = asyncio.Event()
         self._planned_ms: int | None = None
         self._revived: list[tuple[Key, InFlight]] = []
-        """Stored again, but maybe not on disk yet."""
+        """Stored again, but maybe not secured yet."""
         self._created_topic = False
         self._failing = False
         self._is_dirty = False
@@ -118,6 +122,11 @@ class Pops:
 
     def _load(self) -> None:
         loaded = self._index.loaded()
+        if self._settings.config.is_slave:
+            # The index is not replicated, and its offsets may belong to other messages by now: a
+            # slave that is promoted starts at the committed offsets.
+            self._index.write(Change(each.key, 0, remove=True) for each in loaded)
+            return
         reconciled = [self._reconciled(change) for change in loaded]
         self._index.write(
             new._replace(clear=True)
@@ -140,7 +149,7 @@ class Pops:
         used the store. Messages before the committed offset are processed.
         """
         group, topic, queue_id = loaded.key
-        end = self._store.max_offset(topic, queue_id)
+        end = self._store.with_unconfirmed.max_offset(topic, queue_id)
         done = min(self._offsets.find(group, topic, queue_id), end)
         next_offset = max(min(loaded.next_offset, end), done)
         rows = tuple(row for row in loaded.put if done <= row.queue_offset < end)
@@ -312,7 +321,7 @@ class Pops:
             self.apply([Change(key, next_offset, put=tuple(rows))])
 
     async def _drop_revived(self) -> None:
-        """Drop revived messages once their copies are on disk. Raises TianzhouError."""
+        """Drop revived messages once their copies are secured. Raises TianzhouError."""
         if not self._revived:
             return
         for topic in {receipts.origin_topic(key.group, key.topic) for key, _ in self._revived}:
@@ -324,7 +333,7 @@ class Pops:
                 self._created_topic = not await self._topics_saved()
             if self._created_topic:
                 raise StoreError("a retry topic cannot be saved")
-            await asyncio.wrap_future(self._store.flushed(end))
+            await self._durability.secured(end)
             self._crash_point("pop: the revived are on disk")
             self.apply(self.table.dropped(self._revived))
         except TianzhouError:

@@ -20,6 +20,9 @@ An ordinary pull finds messages by tags, for a group that the handlers have serv
 topic, under tables that have not changed since, and none of them has to be read from disk. Its
 response is written from the mapped log to the socket, as far as the socket accepts it.
 
+A slave stores no sends, and commits no offsets with pulls; it serves pulls if slaveReadEnable is
+true. The feed suggests the broker ids of the group, as `handlers/read_redirect.py` does.
+
 What forbids all of them (settings, a full disk, overload) is checked here, once per loop iteration.
 Tables are not pushed to the feed: when their version has changed they are compared, changed entries
 are forgotten, and learned again from the next request that the handlers answer.
@@ -31,10 +34,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import read_redirect
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.storing import disk_prefetch
-from tianzhou.broker.storing.durability import with_outcome
+from tianzhou.broker.storing.durability import Held, with_outcome
 from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.errors import StoreError, TianzhouError
@@ -48,13 +52,14 @@ from tianzhou.names import (
     is_system_topic,
 )
 from tianzhou.protocol import host
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
-from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.headers.pull import HAS_SUBSCRIPTION, PullMessageRequest
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.scheduler import BusyPoll
+from tianzhou.store.reading import NO_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +67,6 @@ _TOPIC_LENGTH_MAX = 127
 
 Granted = tuple[str, str]
 """Topic and group."""
-
-_Unsent = tuple[Connection, bytes, int]
-"""Responses to send at the end of the loop iteration, and how many are responses to sends."""
 
 
 class FastPath:
@@ -90,6 +92,7 @@ class FastPath:
         self._is_broken = False
         self._config: BrokerConfig | None = None
         self._may_store = self._may_read = self._waits = False
+        self._serves_readers = True
         self._versions: tuple[object, object, int] = (None, None, 0)
         self._known: dict[str, TopicConfig] = {}
         self._inline: set[Granted] = set()
@@ -101,7 +104,10 @@ class FastPath:
         self._busy_poll = BusyPoll(self._loop.call_soon)
         self._in_iteration = self._is_scheduled = False
         self._now_ms = self._budget = 0
-        self._unsent: list[_Unsent] = []
+        self._confirmed_log_offset = NO_LIMIT
+        """What the feed knows of it."""
+        feed.set_max_offset(deps.store.max_offset_of)
+        self._unsent: list[Held] = []
         self._last: Connection | None = None
         """The connection of the last buffer."""
 
@@ -131,7 +137,7 @@ class FastPath:
             else:
                 connection.send_frames(answers)
                 connection.begin_direct()
-        if commits is not None:
+        if commits is not None and not self._deps.settings.config.is_slave:
             for topic, group, queue_id, queue_offset in commits:
                 self._deps.offsets.commit(group, topic, queue_id, queue_offset)
         if start != stop:
@@ -154,6 +160,10 @@ class FastPath:
         """Whether the feed can serve requests; if no file can be mapped now, the handlers do."""
         now_ms = self._now_ms = self._deps.clock()
         self._budget = self._send_budget(now_ms)
+        confirmed = self._deps.store.confirmed_log_offset
+        if confirmed != self._confirmed_log_offset:
+            self._confirmed_log_offset = confirmed
+            self._feed.set_confirmed(confirmed)
         try:
             self._kernel_memory.renew()
         except OSError as error:
@@ -178,8 +188,13 @@ class FastPath:
         try:
             done = self._feed.end_batch()
             assert done is not None
-            # Arrivals of ordinary messages matter to parked requests only.
-            has_waiting = len(self._deps.parked) > 0 or self._has_waiting()
+            # Arrivals of ordinary messages matter to parked requests only; those that wait to be
+            # confirmed matter to requests that are parked meanwhile, too.
+            has_waiting = (
+                len(self._deps.parked) > 0
+                or self._has_waiting()
+                or self._confirmed_log_offset != NO_LIMIT
+            )
             store.commit_fed(done, self._now_ms, notify=has_waiting)
         except StoreError as error:
             log.warning("sends of the fast path could not be stored: %s", error)
@@ -195,20 +210,31 @@ class FastPath:
         if took_ms > 0:
             deps.gate.note_append(deps.settings.config, started_ms, started_ms + took_ms)
             deps.stats.took(took_ms)
-        if not self._waits:
+        # A role may have changed since the feed served these sends; `hold` knows the new one.
+        if not self._waits and deps.settings.config is self._config:
             for connection, answers, _ in unsent:
                 connection.send_deferred(answers)
             return
-        for connection, answers, send_count in unsent:
+        for connection, _, _ in unsent:
             connection.send_deferred(b"")
-            if answers:
-                # As with handlers, each send counts as waiting for the flush.
-                deps.durability.hold(connection, answers, send_count, store.end_log_offset)
+        # As with handlers, each send counts as waiting.
+        held = [each for each in unsent if each[1]]
+        if held:
+            deps.durability.hold(held, store.end_log_offset)
 
-    def _refuse(self, unsent: list[_Unsent], error: StoreError) -> None:
+    def _refuse(self, unsent: list[Held], error: StoreError) -> None:
         for connection, answers, send_count in unsent:
             self._deps.stats.put_failures += send_count
             connection.send_deferred(with_outcome(answers, error))
+
+    def close(self) -> None:
+        """Write what is not written yet, and serve nothing any more."""
+        if self._is_broken:
+            return
+        self.commit_sends()
+        self._collect()
+        self._is_broken = True
+        self._kernel_memory.revoke()
 
     def _disable(self) -> None:
         self._is_broken = True
@@ -241,17 +267,17 @@ class FastPath:
 
     def _configure(self, config: BrokerConfig) -> None:
         deps, store = self._deps, self._deps.store
-        self._config = config
-        code = deps.durability.code_at_once(wait_stored=True)
-        self._may_store = (
-            bool(config.broker_permission & PERM_WRITE) and code == ResponseCode.SUCCESS
-        )
+        before, self._config = self._config, config
+        if before is not None and before.slave_read_enable != config.slave_read_enable:
+            self._revoke_pulls()  # they suggest other brokers now
+        self._may_store = bool(config.broker_permission & PERM_WRITE) and not config.is_slave
         self._may_read = (
-            bool(config.broker_permission & PERM_READ)
+            self._serves_readers
+            and bool(config.broker_permission & PERM_READ)
             and not config.reject_pull_consumer_enable
-            and not config.slave_read_enable
+            and read_redirect.serves_readers(config)
         )
-        self._waits = deps.durability.must_wait(wait_stored=True)
+        self._waits = deps.durability.may_wait
         self._feed.set_hot_bytes(disk_prefetch.HOT_BYTES)
         self._feed.configure(
             frame_max=self._frame_max_bytes,
@@ -270,14 +296,8 @@ class FastPath:
             pull_on=self._may_read,
             lite_pull_on=config.lite_pull_message_enable,
             pull_count=config.pull_batch_max_message_count,
-            read_count=(
-                config.max_transfer_count_on_message_in_memory,
-                config.max_transfer_count_on_message_in_disk,
-            ),
-            read_bytes=(
-                config.max_transfer_bytes_on_message_in_memory,
-                config.max_transfer_bytes_on_message_in_disk,
-            ),
+            read_count=config.max_transfer_count_on_message_in_memory,
+            read_bytes=config.max_transfer_bytes_on_message_in_memory,
             memory_bytes=store.memory_bytes,
             checked_from=store.checked_from,
         )
@@ -295,10 +315,7 @@ class FastPath:
                 del self._known[name]
                 self._feed.drop_topic(name)
         if topics.data_version is not seen_topics or groups.data_version is not seen_groups:
-            self._collect()
-            self._feed.revoke_all_pulls()
-            self._inline.clear()
-            self._registered.clear()
+            self._revoke_pulls()
         stale = [
             (topic, group)
             for (topic, group), subscription in self._registered.items()
@@ -311,18 +328,30 @@ class FastPath:
             self._inline.discard(granted)
             self._feed.revoke_pulls(*granted)
 
+    def _revoke_pulls(self) -> None:
+        self._collect()
+        self._feed.revoke_all_pulls()
+        self._inline.clear()
+        self._registered.clear()
+
+    def serve_readers(self, *, serves_readers: bool) -> None:
+        """Leave all pulls to the handlers, which refuse them, or serve them again."""
+        if self._is_broken or serves_readers == self._serves_readers:
+            return
+        self.commit_sends()
+        self._serves_readers = serves_readers
+        self._revoke_pulls()
+        self._config = None  # configured again in the next loop iteration
+
     def forget_all(self) -> None:
         """Forget all topics and grants, as rules have changed; the feed learns them again."""
         if self._is_broken:
             return
         self.commit_sends()
-        self._collect()
+        self._revoke_pulls()
         for name in self._known:
             self._feed.drop_topic(name)
         self._known.clear()
-        self._feed.revoke_all_pulls()
-        self._inline.clear()
-        self._registered.clear()
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -362,21 +391,30 @@ class FastPath:
         if self._deps.offsets.is_reset(group, topic):
             return  # the handlers have to notify clients of the group of the reset
         queue = self._deps.store.queues.get(topic, header.queue_id)
-        if queue is None or not self._is_free_topic(topic) or self._announce_topic(topic) is None:
+        if queue is None:
+            return
+        if not self._is_free_topic(topic) or self._announce_topic(topic) is None:
             return
         if header.sys_flag & HAS_SUBSCRIPTION:
             if granted not in self._inline:
                 self._inline.add(granted)
-                self._feed.grant_pulls(topic, group, None, None)
+                self._feed.grant_pulls(topic, group, None, None, self._brokers_of(group))
         elif self._registered.get(granted) is not subscription:
             if not self._is_registered(group, subscription):
                 return  # a pull that was parked under an older one
             self._registered[granted] = subscription
             tags = subscription.tags
             codes = None if tags.selects_all else list(tags.codes)
-            self._feed.grant_pulls(topic, group, subscription.version, codes)
+            self._feed.grant_pulls(
+                topic, group, subscription.version, codes, self._brokers_of(group)
+            )
         self._kernel_memory.grant_reading(queue, next_offset)
         self._feed.note_pull(topic, group, header.queue_id, next_offset)
+
+    def _brokers_of(self, group: str) -> tuple[int, int]:
+        """The broker ids to suggest to readers: usually, and to those that are far behind."""
+        known = self._deps.groups.get(group) or SubscriptionGroupConfig(group_name=group)
+        return read_redirect.suggested_brokers(self._deps.settings.config, known)
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:
         """Whether heartbeats of the group have this subscription, and it is not broadcasting."""

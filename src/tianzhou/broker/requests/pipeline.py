@@ -1,5 +1,7 @@
 """What every request passes on its way to its handler, in this order.
 
+    gap of the loop      after one requests wait until it is known who the master is (`LoopGap`)
+    refusals             of writes or reads, under automatic failover (`storing/serving.py`)
     length               a body that is longer than any of its request code is refused unread
     quota of the client  first, so that a flood is refused cheaply
     access control       signature and permissions
@@ -12,6 +14,7 @@ of them concerns: none while access control is on, and no client, topic or group
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tianzhou.broker.acl.control import AccessControl
 from tianzhou.broker.config import BrokerConfig
@@ -19,15 +22,18 @@ from tianzhou.broker.handlers import Answer
 from tianzhou.broker.quota.body_limits import LONGER
 from tianzhou.broker.quota.control import Quotas
 from tianzhou.broker.requests.fast_path import FastPath
+from tianzhou.broker.requests.loop_gap import LoopGap
+from tianzhou.broker.requests.served import check_served
 from tianzhou.broker.requests.slow_log import SlowLog
 from tianzhou.broker.requests.table import Handle
+from tianzhou.broker.storing.serving import Serving
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import PARKED, Connection
 from tianzhou.remoting.quota.body_limits import check_body
 from tianzhou.remoting.scheduler import Steps, handle_in_order
 
@@ -51,9 +57,21 @@ class RequestPipeline:
         self._access = access
         self._quotas = quotas
         self._slow = SlowLog()
-        self._handle: Handle = _refuse
+        self._handle: Handle = _refusing("the broker is starting")
         self._fast_path: FastPath | None = None
         self._on_closed: Sequence[OnClosed] = ()
+        self._serving: Serving | None = None
+        self._gap: LoopGap | None = None
+
+    def obey(self, serving: Serving, gap: LoopGap) -> None:
+        """Refuse and hold back requests as automatic failover demands it."""
+        self._serving, self._gap = serving, gap
+        serving.on_refusals = self._refusals_changed
+        self._refusals_changed()
+
+    def _refusals_changed(self) -> None:
+        if self._fast_path is not None and self._serving is not None:
+            self._fast_path.serve_readers(serves_readers=self._serving.reads is None)
 
     def open(
         self, handle: Handle, fast_path: FastPath | None, on_closed: Sequence[OnClosed]
@@ -62,6 +80,14 @@ class RequestPipeline:
         self._handle = handle
         self._fast_path = fast_path
         self._on_closed = on_closed
+        self._refusals_changed()
+
+    def close(self, why: str) -> None:
+        """Refuse requests until `open` is called again."""
+        if self._fast_path is not None:
+            self._fast_path.close()
+            self._fast_path = None
+        self._handle = _refusing(why)
 
     def connections_end(self) -> None:
         """Do not report closed connections any more."""
@@ -71,6 +97,12 @@ class RequestPipeline:
 
     def handle(self, connection: Connection, request: Command) -> Answer:
         """Check a request and hand it to its handler. Raises RequestError."""
+        if self._serving is not None:
+            if self._gap is not None and self._gap.is_holding():
+                resume = connection.defer(request)
+                self._gap.hold(partial(resume, partial(self.handle, connection, request)))
+                return PARKED
+            check_served(self._serving, request.code)
         check_body(request, LONGER)
         if self._quotas is not None:
             self._quotas.check_client(connection.peer, request)
@@ -100,6 +132,8 @@ class RequestPipeline:
     def feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         """Offer a receive buffer to the fast path; see `remoting.connection.Feed`."""
         if self._fast_path is None or not self._is_free_client(connection.peer):
+            return None
+        if self._gap is not None and self._gap.is_holding():
             return None
         return self._fast_path.serve(connection, view, at)
 
@@ -146,5 +180,8 @@ class RequestPipeline:
             self._fast_path.forget_all()
 
 
-def _refuse(_: Connection, __: Command) -> Answer:
-    raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
+def _refusing(why: str) -> Handle:
+    def refuse(_: Connection, __: Command) -> Answer:
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+
+    return refuse

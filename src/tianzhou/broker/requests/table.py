@@ -13,6 +13,7 @@ from tianzhou.broker.handlers import (
     query,
     recall,
     reply,
+    roles,
     send,
     send_back,
     transaction,
@@ -21,11 +22,13 @@ from tianzhou.broker.handlers import client_calls as relay
 from tianzhou.broker.handlers import queue_locks as locks
 from tianzhou.broker.handlers.admin import acl as admin_acl
 from tianzhou.broker.handlers.admin import broker as admin_broker
-from tianzhou.broker.handlers.admin import cold_reads, statistics
+from tianzhou.broker.handlers.admin import cold_reads, controller, ha_group, replication, statistics
 from tianzhou.broker.handlers.admin import groups as admin_groups
 from tianzhou.broker.handlers.admin import store as admin_store
+from tianzhou.broker.handlers.admin import tables as admin_tables
 from tianzhou.broker.handlers.admin import topics as admin_topics
 from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.requests.slave_refusals import check_role
 from tianzhou.broker.requests.unsupported import REFUSED
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -67,7 +70,7 @@ HANDLERS: dict[int, Callable[[Deps, Connection, Command], Answer]] = {
     RequestCode.POLLING_INFO: pop.polling_info,
     RequestCode.QUERY_ASSIGNMENT: assignment.query_assignment,
     RequestCode.SET_MESSAGE_REQUEST_MODE: assignment.set_message_request_mode,
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: assignment.get_all_message_request_mode,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: admin_tables.get_all_modes,
     # -- offsets
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
@@ -89,7 +92,7 @@ HANDLERS: dict[int, Callable[[Deps, Connection, Command], Answer]] = {
     # -- topics
     RequestCode.UPDATE_AND_CREATE_TOPIC: admin_topics.create_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: admin_topics.delete_topic,
-    RequestCode.GET_ALL_TOPIC_CONFIG: admin_topics.get_all_topic_config,
+    RequestCode.GET_ALL_TOPIC_CONFIG: admin_tables.get_all_topics,
     RequestCode.GET_TOPIC_CONFIG: admin_topics.get_topic_config,
     RequestCode.GET_TOPIC_STATS_INFO: admin_topics.get_topic_stats,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin_topics.get_system_topics,
@@ -99,9 +102,9 @@ HANDLERS: dict[int, Callable[[Deps, Connection, Command], Answer]] = {
     # -- groups
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin_groups.update_group,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: admin_groups.delete_group,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin_groups.get_all_groups,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin_tables.get_all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: admin_groups.get_group,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: admin_groups.get_all_offsets,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: admin_tables.get_all_offsets,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin_groups.update_group_list,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: admin_groups.update_group_forbidden,
     # -- statistics
@@ -114,10 +117,11 @@ HANDLERS: dict[int, Callable[[Deps, Connection, Command], Answer]] = {
     RequestCode.CLEAN_UNUSED_TOPIC: admin_store.clean_unused_topics,
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin_store.delete_expired_log,
     RequestCode.QUERY_CONSUME_QUEUE: admin_store.query_consume_queue,
-    RequestCode.GET_ALL_DELAY_OFFSET: admin_store.get_delay_offsets,
-    RequestCode.GET_TIMER_CHECK_POINT: admin_store.get_timer_check,
-    RequestCode.GET_BROKER_HA_STATUS: admin_store.get_ha_status,
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: admin_store.reset_master_flush_offset,
+    RequestCode.GET_ALL_DELAY_OFFSET: admin_tables.get_delay_offsets,
+    RequestCode.GET_TIMER_CHECK_POINT: admin_tables.get_timer_check,
+    RequestCode.GET_TIMER_METRICS: admin_tables.get_timer_metrics,
+    RequestCode.GET_BROKER_HA_STATUS: replication.get_ha_status,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: replication.reset_master_flush_offset,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: cold_reads.get_cold_info,
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: cold_reads.update_cold_thresholds,
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: cold_reads.remove_cold_threshold,
@@ -129,6 +133,15 @@ HANDLERS: dict[int, Callable[[Deps, Connection, Command], Answer]] = {
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: admin_acl.set_white_addresses,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: admin_acl.get_versions,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: admin_acl.get_accounts,
+    # -- replication
+    RequestCode.HA_HELLO: roles.say_hello,
+    RequestCode.CHANGE_BROKER_ROLE: roles.change_broker_role,
+    RequestCode.HA_GROUP: ha_group.get_group,
+    RequestCode.HA_GROUP_COMMAND: ha_group.command_group,
+    RequestCode.CONTROLLER_GET_METADATA_INFO: controller.get_metadata,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: controller.get_sync_state_data,
+    RequestCode.CONTROLLER_ELECT_MASTER: controller.elect_master,
+    RequestCode.GET_BROKER_EPOCH_CACHE: controller.get_epochs,
     # -- the broker
     RequestCode.GET_BROKER_CONFIG: admin_broker.get_broker_config,
     RequestCode.UPDATE_BROKER_CONFIG: admin_broker.update_broker_config,
@@ -141,6 +154,7 @@ def handle(deps: Deps, connection: Connection, request: Command) -> Answer:
     handler = HANDLERS.get(request.code)
     if handler is None:
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, explain(request.code))
+    check_role(deps.settings.config, request.code)
     return handler(deps, connection, request)
 
 

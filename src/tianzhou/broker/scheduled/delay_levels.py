@@ -173,7 +173,7 @@ class DelayLevels:
         self._counted_to = 0
         """Log offset before which every copy is counted in `safe_offsets`; 0 if unknown."""
         self._others: dict[str, object] = {}
-        self._data_version = DataVersion()
+        self.data_version = DataVersion()
         self._slice_count = 0
         self._skipped_count = 0
 
@@ -313,7 +313,10 @@ class DelayLevels:
         queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
         levels = {queue_id + 1 for queue_id in queues} | self.offsets.keys()
         return {
-            level: (self.offsets.get(level, 0), self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+            level: (
+                self.offsets.get(level, 0),
+                self._store.with_unconfirmed.max_offset(SCHEDULE_TOPIC, level - 1),
+            )
             for level in sorted(levels)
         }
 
@@ -331,7 +334,7 @@ class DelayLevels:
         """
         self._counted_to = log_offset
         if offsets != self.safe_offsets:
-            self._data_version = next_version(self._data_version, now_ms)
+            self.data_version = next_version(self.data_version, now_ms)
             self.safe_offsets = offsets
 
     def as_file(self) -> dict[str, object]:
@@ -340,9 +343,30 @@ class DelayLevels:
         return {
             **self._others,
             **counted,
-            "dataVersion": encode_body(self._data_version),
+            "dataVersion": encode_body(self.data_version),
             "offsetTable": {str(level): at for level, at in sorted(self.safe_offsets.items())},
         }
+
+    def log_truncated(self, log_offset: int) -> None:
+        """The log was cut there: copies behind it do not exist, which the progress may count."""
+        self.offsets = dict(self.safe_offsets)
+        if not self._counted_to or self._counted_to > log_offset:
+            # The log has the copies of all messages that it has, so nothing else is needed.
+            self.offsets, self._counted_to = {}, 0
+        self.catch_up()
+        self._counted_to = log_offset
+        self.limit()
+
+    def limit(self) -> None:
+        """Claim nothing that the log lacks: a level cannot be further than its queue."""
+        end_of = self._store.with_unconfirmed.max_offset
+        self.offsets = {
+            level: min(at, end_of(SCHEDULE_TOPIC, level - 1)) for level, at in self.offsets.items()
+        }
+        if self.offsets != self.safe_offsets:
+            version = self.data_version
+            self.data_version = next_version(version, version.timestamp)
+            self.safe_offsets = dict(self.offsets)
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
@@ -351,5 +375,5 @@ class DelayLevels:
         version = convert_table(content.get("dataVersion") or {}, DataVersion, what)
         counted_to = convert_table(content.get(_COUNTED_TO) or 0, int, what)
         self.offsets, self.safe_offsets = table, dict(table)
-        self._data_version, self._counted_to = version, counted_to
+        self.data_version, self._counted_to = version, counted_to
         self._others = unknown_keys(content, "offsetTable", "dataVersion", _COUNTED_TO)

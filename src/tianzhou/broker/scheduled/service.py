@@ -2,7 +2,10 @@
 
 Both deliver in slices (`remoting/scheduler.py`); a thread prefetches messages that are due
 next (`disk_prefetch`). The saved progress says which messages need not be delivered again, so it
-is saved only after the log is on disk up to these deliveries.
+is saved only after these deliveries are on disk, and with SYNC_MASTER on slaves (`durability`).
+
+On a slave nothing is delivered. The progress of the master replaces its own (`replace_delays`,
+`replace_timer`) and is saved: a slave that becomes the master loads it, as after a restart.
 """
 
 import asyncio
@@ -16,10 +19,15 @@ from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import NO_HOOKS, DelayLevels, Hooks
-from tianzhou.broker.scheduled.timer_checkpoint import encode_checkpoint, encode_fields
+from tianzhou.broker.scheduled.timer_checkpoint import (
+    TimerCheckpoint,
+    encode_checkpoint,
+    encode_fields,
+)
 from tianzhou.broker.scheduled.timer_loop import GATHER_MS, Timer, load_checkpoint
 from tianzhou.broker.scheduled.timer_stats import TimerStats
 from tianzhou.broker.storing import disk_prefetch
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.tables.saver import encode_table_steps, load_table
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
@@ -49,6 +57,7 @@ class ScheduledMessages:
         self,
         settings: LiveSettings[BrokerConfig],
         store: MessageStore,
+        durability: Durability,
         topics: TopicTable,
         clock: Clock,
         crash_point: CrashPoint = no_crash_point,
@@ -57,6 +66,7 @@ class ScheduledMessages:
         """Loads the progress of a former run. Raises StoreError."""
         self._settings = settings
         self._store = store
+        self._durability = durability
         self._clock = clock
         self._crash_point = crash_point
 
@@ -66,11 +76,12 @@ class ScheduledMessages:
         hooks = Hooks(crash_point, ensure_topic, delivered)
         config = settings.config
         folder = config.config_directory
-        self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
+        self.delay_path, self.check_path = folder / "delayOffset.json", folder / "timercheck"
+        self._is_running = False
         self.budget = Budget(lambda: store.log.written)
         """Of all background work that writes to the log."""
         self.delays = DelayLevels(store, config.delay_levels_ms, hooks)
-        load_table(self._delay_path, self.delays.load)
+        load_table(self.delay_path, self.delays.load)
         if count := self.delays.catch_up():
             log.info("delay levels: %d messages were delivered after the last save", count)
         self._works = {
@@ -79,11 +90,13 @@ class ScheduledMessages:
             )
         }
         self.timer: Timer | None = None
+        self._is_check_ours = True
+        """False if it is the progress of a master that is RocketMQ's."""
         if config.timer_wheel_enable:
             self.timer = Timer(
                 store,
                 config.root_directory / "timer" / "index.sqlite",
-                load_checkpoint(self._check_path),
+                load_checkpoint(self.check_path),
                 self._roll_after_ms,
                 hooks,
             )
@@ -105,15 +118,59 @@ class ScheduledMessages:
     def encoders(self) -> dict[Path, Callable[[], Steps[bytes]]]:
         """The files to save, with functions that encode them."""
         encoders: dict[Path, Callable[[], Steps[bytes]]] = {
-            self._delay_path: lambda: encode_table_steps(self.delays.as_file())
+            self.delay_path: lambda: encode_table_steps(self.delays.as_file())
         }
-        if (one := self.timer) is not None:
-            encoders[self._check_path] = lambda: one_step(lambda: encode_checkpoint(one.check))
+        if self.timer is not None:
+            encoders[self.check_path] = lambda: one_step(self._encode_check)
         return encoders
+
+    def _encode_check(self) -> bytes:
+        check = TimerCheckpoint() if self.timer is None else self.timer.check
+        return encode_checkpoint(check, is_ours=self._is_check_ours)
 
     def timer_checkpoint(self) -> bytes | None:
         """The fields of `timercheck`; None without a timer."""
         return None if self.timer is None else encode_fields(self.timer.check)
+
+    # -- on a slave --------------------------------------------------------------------------------
+
+    def replace_delays(self, content: dict[str, object]) -> None:
+        """Use the master's progress of the delay levels. Raises BodyError."""
+        assert not self._is_running, "only a slave uses the progress of another broker"
+        self.delays.load(content)
+
+    def replace_timer(self, check: TimerCheckpoint, *, is_ours: bool) -> None:
+        """Use the master's progress of the timer; `is_ours` if the master is not RocketMQ's."""
+        assert not self._is_running, "only a slave uses the progress of another broker"
+        if self.timer is not None:
+            self.timer.replace_check(check)
+            self._is_check_ours = is_ours
+
+    # -- a log that was cut, or ends here ----------------------------------------------------------
+
+    def log_truncated(self, log_offset: int) -> None:
+        """The log was cut there; the caller saves the files of `encoders`. Raises StoreError."""
+        assert not self._is_running, "only the log of a slave is truncated"
+        self.delays.log_truncated(log_offset)
+        if self.timer is not None:
+            try:
+                self.timer.log_truncated(log_offset)
+            except sqlite3.Error as e:
+                raise StoreError(f"the timer index cannot be emptied: {e}") from e
+
+    def limit_to_log(self) -> None:
+        """Claim nothing that the log of this broker lacks, which becomes the master."""
+        self.delays.limit()
+        if self.timer is not None:
+            self.timer.limit()
+
+    def reload(self) -> None:
+        """After `log_truncated`, before `start` of a master. Raises StoreError."""
+        if self.timer is not None:
+            try:
+                self.timer.reload()
+            except sqlite3.Error as e:
+                raise StoreError(f"the timer index cannot be rebuilt: {e}") from e
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -160,6 +217,8 @@ class ScheduledMessages:
     # -- running -----------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Deliver from now on; not on a slave."""
+        self._is_running = True
         for work in self._works.values():
             work.start()
 
@@ -180,6 +239,8 @@ class ScheduledMessages:
         """Prefetch messages that are due next; they may be days old."""
         while True:
             await asyncio.sleep(_PREFETCH_S)
+            if not self._is_running:
+                continue
             until_ms = self._clock() + _PREFETCH_AHEAD_MS
             try:
                 needed = self.delays.upcoming(until_ms, _PREFETCH_COUNT)
@@ -194,19 +255,19 @@ class ScheduledMessages:
     async def _save_delays(self, save: Save) -> None:
         while True:
             await asyncio.sleep(self._settings.config.flush_delay_offset_interval / 1000)
-            if self.delays.unsaved and await self._flush_delays():
+            if self._is_running and self.delays.unsaved and await self._secure_delays():
                 # A restored topic must be saved before its message counts as delivered.
                 await save()
-                await save(self._delay_path)
+                await save(self.delay_path)
                 self._crash_point("delay: the progress is saved")
 
     async def _save_timer(self, save: Save, one: Timer) -> None:
         while True:
             await asyncio.sleep(self._settings.config.timer_flush_interval_ms / 1000)
             try:
-                if one.unsaved and await self._flush_timer(one):
+                if self._is_running and one.unsaved and await self._secure_timer(one):
                     await save()
-                    await save(self._check_path)
+                    await save(self.check_path)
                     self._crash_point("timer: the progress is saved")
                     await asyncio.to_thread(one.index.checkpoint)
                     one.index.shorten_log()
@@ -215,38 +276,43 @@ class ScheduledMessages:
                 one.unsaved = True
                 log.warning("timer index: not saved: %s", e)
 
-    async def _flush_delays(self) -> bool:
-        """Flush the log; returns whether the current progress is on disk."""
+    async def _secure_delays(self) -> bool:
+        """Wait for the current deliveries; returns whether their progress may be saved."""
         offsets, log_offset = dict(self.delays.offsets), self._store.end_log_offset
-        if not await self._flushed():
+        if not await self._secured(log_offset):
             return False
         self.delays.flushed(offsets, self._clock(), log_offset)
         return True
 
-    async def _flush_timer(self, one: Timer) -> bool:
+    async def _secure_timer(self, one: Timer) -> bool:
         progress = one.progress(self._clock())
-        if not await self._flushed():
+        if not await self._secured(self._store.end_log_offset):
             one.unsaved = True
             return False
         one.check = progress
         return True
 
-    async def _flushed(self) -> bool:
+    async def _secured(self, log_offset: int) -> bool:
         try:
-            await asyncio.wrap_future(self._store.flushed(self._store.end_log_offset))
+            await self._durability.secured(log_offset)
         except StoreError as e:
             log.debug("scheduled messages: progress not saved: %s", e)
             return False
         return True
 
     async def stop(self) -> None:
-        """Stop delivering, and flush the deliveries, so that the progress can be saved."""
+        """Stop delivering, and flush the deliveries, so that the progress can be saved.
+
+        A slave delivers nothing: its progress stays as it was loaded, or copied from its master.
+        """
         for work in self._works.values():
             work.stop()
-        await self._flush_delays()
+        if self._is_running:
+            await self._secure_delays()
         if self.timer is not None:
             try:
-                await self._flush_timer(self.timer)
+                if self._is_running:
+                    await self._secure_timer(self.timer)
                 self.timer.close()
             except sqlite3.Error as e:
                 # The index can be rebuilt; the store must still be closed.

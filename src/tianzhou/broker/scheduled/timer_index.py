@@ -56,6 +56,16 @@ class TimerIndex(SqliteIndex):
         self._connection.execute("DELETE FROM waiting")
         self.next_queue_offset, self.log_end, self.waiting_count = next_queue_offset, 0, 0
 
+    def clear_durably(self) -> None:
+        """Remove all rows; a power cut does not bring them back."""
+        self._connection.rollback()
+        self._connection.execute("PRAGMA synchronous = FULL")
+        try:
+            self.clear(0)
+            self.commit()
+        finally:
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+
     # -- changing ----------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[Waiting]) -> None:

@@ -92,13 +92,13 @@ class Timer:
             why = "RocketMQ has used the store"
         elif index.log_end > store.end_log_offset:
             why = f"the log ends at {store.end_log_offset}, the index expects {index.log_end}"
-        elif index.next_queue_offset > store.max_offset(TIMER_TOPIC, 0):
+        elif index.next_queue_offset > store.with_unconfirmed.max_offset(TIMER_TOPIC, 0):
             why = "the timer topic is shorter than the index expects"
         elif index.next_queue_offset == 0:
             why = "it is empty"
         if why:
             first = store.min_offset(TIMER_TOPIC, 0)
-            if store.max_offset(TIMER_TOPIC, 0) > first:
+            if store.with_unconfirmed.max_offset(TIMER_TOPIC, 0) > first:
                 log.info("timer index: rebuilt from the timer topic: %s", why)
             index.clear(first)
             index.commit()
@@ -331,7 +331,43 @@ class Timer:
             queue_offset=next_offset,
             first_waiting=oldest[0].queue_offset if oldest else next_offset,
             changed_ms=now_ms,
+            log_end=self._store.end_log_offset,
         )
+
+    def log_truncated(self, log_offset: int) -> None:
+        """The log was cut there: deliveries behind it do not exist, which the progress may count.
+
+        The index is empty, durably, and rebuilt at the next start, or by `reload`.
+        """
+        if not self.check.log_end or self.check.log_end > log_offset:
+            # The log has the copies of all messages that it has, so nothing else is needed.
+            self.check = TimerCheckpoint()
+        self.limit()
+        self._undropped = []
+        self.index.clear_durably()
+
+    def limit(self) -> None:
+        """Claim nothing that the log lacks: the progress cannot be further than the topic."""
+        end = self._store.with_unconfirmed.max_offset(TIMER_TOPIC, 0)
+        self.check = self.check._replace(
+            queue_offset=min(self.check.queue_offset, end),
+            first_waiting=min(self.check.first_waiting, end),
+        )
+
+    def reload(self) -> None:
+        """Build the index again, by the present progress, where it does not fit the log."""
+        self._loaded_check = self.check
+        self._check_index(is_ours=True)
+
+    def replace_check(self, check: TimerCheckpoint) -> None:
+        """Use the progress of another broker; the index is rebuilt at the next start.
+
+        It is of a time when this broker was the master itself, and what it has may be delivered.
+        """
+        self.check = check
+        if self.index.next_queue_offset or self.index.waiting_count:
+            self.index.clear(0)
+            self.index.commit()
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -349,9 +385,10 @@ class Timer:
         first_ms = self.index.first_due_ms()
         if first_ms is not None:
             until_ms = min(until_ms, first_ms)
-        if self.index.next_queue_offset < self._store.max_offset(TIMER_TOPIC, 0):
+        next_offset, stored = self.index.next_queue_offset, self._store.with_unconfirmed
+        if next_offset < stored.max_offset(TIMER_TOPIC, 0):
             # A message is never due before it is stored.
-            stored_ms = self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset)
+            stored_ms = stored.store_time(TIMER_TOPIC, 0, next_offset)
             until_ms = min(until_ms, 0 if stored_ms is None else stored_ms)
         return until_ms
 
@@ -361,9 +398,9 @@ class Timer:
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         end = 0 if queue is None else queue.next_offset
         behind = max(end - self.index.next_queue_offset, 0)
-        stored_ms = (
-            self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset) if behind else None
-        )
+        stored = self._store.with_unconfirmed
+        next_offset = self.index.next_queue_offset
+        stored_ms = stored.store_time(TIMER_TOPIC, 0, next_offset) if behind else None
         return TimerStats(
             read_behind_ms=0 if first_ms is None else max(now_ms - first_ms, 0),
             offset_behind=behind,

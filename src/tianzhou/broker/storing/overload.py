@@ -1,8 +1,8 @@
 """Rejects sends while the broker is overloaded, with the value that decided it.
 
-Two kinds of requests can accumulate: sends that wait for the disk, and requests behind an append
-that the operating system blocked. A producer that receives SYSTEM_BUSY tries another broker at
-once, which is better than to wait here.
+Two kinds of requests can accumulate: sends that wait for the disk or slaves, and requests behind
+an append that the operating system blocked. A producer that receives SYSTEM_BUSY tries another
+broker at once, which is better than to wait here.
 """
 
 from tianzhou.broker.config import BrokerConfig
@@ -22,7 +22,7 @@ class SendGate:
         """Raises RequestError with SYSTEM_BUSY if a send must be rejected."""
         if waiting_count >= config.send_thread_pool_queue_capacity:
             self._refuse(
-                f"{waiting_count} sends wait for the disk, "
+                f"{waiting_count} sends wait for the disk or a slave, "
                 f"sendThreadPoolQueueCapacity is {config.send_thread_pool_queue_capacity}"
             )
         if now_ms < self._refused_until_ms and config.broker_fast_failure_enable:

@@ -76,6 +76,8 @@ class ModeTable:
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.modes: dict[str, dict[str, SetMessageRequestModeBody]] = {}
         """By topic, then by group."""
+        self.change_count = 0
+        """How many changes were made since the start."""
         self._on_change = on_change
 
     def __len__(self) -> int:
@@ -86,6 +88,18 @@ class ModeTable:
 
     def put(self, topic: str, group: str, mode: SetMessageRequestModeBody) -> None:
         self.modes.setdefault(topic, {})[group] = mode
+        self._changed()
+
+    def replace(self, table: MessageRequestModeTable) -> bool:
+        """Become equal to another broker's table; False if it was equal."""
+        if self.modes == table.modes:
+            return False
+        self.modes = {topic: dict(groups) for topic, groups in table.modes.items()}
+        self._changed()
+        return True
+
+    def _changed(self) -> None:
+        self.change_count += 1
         self._on_change()
 
     def find(

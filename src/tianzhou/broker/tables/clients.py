@@ -9,7 +9,7 @@ group, as in RocketMQ. Where two members differ, both miss messages, so the diff
 with both clients named.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -52,6 +52,11 @@ class Subscription:
     @property
     def is_by_tags(self) -> bool:
         return is_tag_type(self.expression_type)
+
+    @property
+    def accept_tags(self) -> Callable[[int], bool] | None:
+        """The filter of queue entries; None if it rejects nothing."""
+        return self.tags.matches if self.is_by_tags and not self.tags.selects_all else None
 
     @property
     def cost(self) -> int:

@@ -15,6 +15,7 @@ from tianzhou.broker.validation import check_new_group
 from tianzhou.clock import Clock
 from tianzhou.names import SYSTEM_GROUP_PREFIX
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.remoting.scheduler import Steps
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +58,22 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         Raises RequestError for an invalid name, and if the table is full.
         """
         group = self.groups.get(name)
+        if group is None:
+            group = self.find_uncreated(name, auto_create=auto_create)
+            if group is not None:
+                self.check_capacity((name,))
+                self.put(group)
+        return group
+
+    def find_uncreated(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
+        """As `find`, but a missing group is not created. For slaves, which copy their groups.
+
+        Raises RequestError for an invalid name.
+        """
+        group = self.groups.get(name)
         if group is None and (auto_create or is_system_group(name)):
             check_new_group(name)
             group = SubscriptionGroupConfig(group_name=name)
-            self.check_capacity((name,))
-            self.put(group)
         return group
 
     def put(self, group: SubscriptionGroupConfig) -> bool:
@@ -96,6 +108,28 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         return bool(self.forbidden) and bool(
             self.forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ
         )
+
+    def replace(self, table: SubscriptionGroupTable) -> Steps[bool]:
+        """Become equal to another broker's table, with its version; False if it was equal.
+
+        System groups that the other broker lacks stay. Groups are compared even if the versions
+        are equal, as the versions of two brokers may be by chance.
+        """
+        forbidden = dict(table.forbidden or {})
+        is_changed = forbidden != self.forbidden
+        for name in list(self.groups):
+            if name not in table.groups and name not in SYSTEM_GROUPS:
+                self.groups.pop(name, None)
+                is_changed = True
+            yield
+        for name, group in table.groups.items():
+            if self.groups.get(name) != group:
+                self.groups[name] = msgspec.structs.replace(group, group_name=name)
+                is_changed = True
+            yield
+        self.forbidden = forbidden
+        self._saves_forbidden = self._saves_forbidden or bool(forbidden)
+        return self.replaced(table.data_version, is_changed=is_changed)
 
     # -- on the wire and on disk -------------------------------------------------------------------
 

@@ -6,9 +6,15 @@ back.
 
 A reset is the exception. A consumer that does not know of it yet would commit its old offset, so
 commits are ignored until the consumer has received the new offset (`take_reset`).
+
+Changes are numbered, so that a slave which copies the table gets what has changed since it last
+asked. The numbers by key are stored from the first such request on.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 from tianzhou.broker.tables.saver import convert_table, unknown_keys
 from tianzhou.remoting.scheduler import Steps
@@ -18,6 +24,19 @@ NOT_FOUND = -1
 PULLED_MAX = 65_536
 """Pairs of topic and group whose pull offsets are stored; the oldest are evicted first."""
 _KEYS_PER_SLICE = 512
+_RECENT_CHANGES = 1024
+"""So many changes are searched one by one, before the list of all is copied."""
+
+
+class Changes(NamedTuple):
+    """Offsets that changed, oldest change first."""
+
+    offsets: dict[str, dict[int, int]]
+    """All offsets of each "topic@group" in which any changed."""
+    last: int
+    """The number of the last change."""
+    has_more: bool
+    """Whether there are later changes."""
 
 
 class OffsetTable:
@@ -33,6 +52,12 @@ class OffsetTable:
         """Offsets by queue, by "topic@group"."""
         self.count = 0
         """How many offsets there are."""
+        self.change_count = 0
+        """How many changes were made since the start; the number of the last one."""
+        self._changed_at: dict[str, int] = {}
+        """The number of the last change by "topic@group", ascending; see `changes_after`."""
+        self._is_numbering = self._is_numbered = False
+        """Whether changes are numbered, and whether every key has a number."""
         self._is_full = is_full
         self._on_change = on_change
         self._others: dict[str, object] = {}
@@ -66,7 +91,7 @@ class OffsetTable:
         if queues is None:
             queues = self.by_key[key] = {}
         queues[queue_id] = queue_offset
-        self._on_change()
+        self._changed(key)
         return before if before is not None and queue_offset < before else None
 
     def note_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
@@ -97,7 +122,7 @@ class OffsetTable:
         self.by_key[key] = queues
         self._resets.setdefault(key, set()).add(queue_id)
         self._pulled.pop(key, None)
-        self._on_change()
+        self._changed(key)
 
     def is_reset(self, group: str, topic: str, queue_id: int | None = None) -> bool:
         """Whether a reset is pending, of one queue or of any."""
@@ -156,7 +181,7 @@ class OffsetTable:
             self.by_key[key] = dict(queues)
             self._resets.pop(key, None)  # pending resets of the replaced offsets
             self._pulled.pop(key, None)
-            self._on_change()
+            self._changed(key)
 
     def remove_group(self, group: str) -> Steps[None]:
         for topic in (yield from self.topics_of(group)):
@@ -182,8 +207,106 @@ class OffsetTable:
         queues = self.by_key.pop(key, None)
         if queues is not None:
             self.count -= len(queues)
-            self._on_change()
+            self._changed(key)
+            self._changed_at.pop(key, None)
         self._resets.pop(key, None)
+
+    # -- copies on slaves --------------------------------------------------------------------------
+
+    def _changed(self, key: str) -> None:
+        self.change_count += 1
+        if self._is_numbering:
+            self._changed_at.pop(key, None)
+            self._changed_at[key] = self.change_count
+        self._on_change()
+
+    def changes_after(self, change: int, offset_count: int) -> Steps[Changes]:
+        """What changed after the change of this number, about so many offsets at most.
+
+        Removals are not changes: a slave retains what its master removes, as in RocketMQ.
+        """
+        if not self._is_numbered:
+            yield from self._number()
+        numbered = list(islice(self._newest_after(change), _RECENT_CHANGES))
+        if len(numbered) < _RECENT_CHANGES:
+            numbered.reverse()
+        else:
+            first = bisect_right(list(self._changed_at.values()), change)
+            numbered = list(islice(self._changed_at.items(), first, first + offset_count + 1))
+        return self._read_changes(numbered, change, offset_count)
+
+    def _number(self) -> Steps[None]:
+        """Give every key a number. Keys that change meanwhile get a later one."""
+        self._is_numbering = True
+        for keys in _some(self.by_key):
+            for key in keys:
+                if key in self.by_key and key not in self._changed_at:
+                    self.change_count += 1
+                    self._changed_at[key] = self.change_count
+            yield
+        self._is_numbered = True
+
+    def _newest_after(self, change: int) -> Iterator[tuple[str, int]]:
+        for key, number in reversed(self._changed_at.items()):
+            if number <= change:
+                return
+            yield key, number
+
+    def _read_changes(
+        self, numbered: list[tuple[str, int]], change: int, offset_count: int
+    ) -> Changes:
+        offsets: dict[str, dict[int, int]] = {}
+        left = offset_count
+        for key, number in numbered:
+            if left <= 0:
+                return Changes(offsets, change, has_more=True)
+            offsets[key] = dict(self.by_key[key])
+            left -= len(offsets[key])
+            change = number
+        return Changes(offsets, change, has_more=False)
+
+    def put_over(self, offsets: Mapping[str, Mapping[int, int]]) -> Steps[None]:
+        """Replace the offsets of each "topic@group" of another broker's table; others stay."""
+        for key, theirs in offsets.items():
+            ours = self.by_key.get(key)
+            if ours != theirs:
+                self.count += len(theirs) - len(ours or ())
+                self.by_key[key] = dict(theirs)
+                self._changed(key)
+            self._resets.pop(key, None)
+            self._pulled.pop(key, None)
+            yield
+
+    # -- a log that was cut ------------------------------------------------------------------------
+
+    def limit(self, end_of: Callable[[str, int], int | None]) -> Steps[int]:
+        """Lower the offsets behind the ends of their queues; returns how many.
+
+        A consumer at such an offset would pass the next messages, which are other ones. `end_of` is
+        called with topic and queue; None: the end is not known, and the offset stays.
+        """
+        count = 0
+        for keys in _some(self.by_key):
+            for key in keys:
+                count += self._limit(key, self.by_key.get(key, {}), end_of)
+                self._limit(key, self._pulled.get(key, {}), end_of)
+            yield
+        return count
+
+    def _limit(
+        self, key: str, queues: dict[int, int], end_of: Callable[[str, int], int | None]
+    ) -> int:
+        topic, _ = _split_key(key)
+        ends = {queue_id: end_of(topic, queue_id) for queue_id in queues}
+        lowered = {
+            queue_id: end
+            for queue_id, end in ends.items()
+            if end is not None and queues[queue_id] > end
+        }
+        if lowered:
+            queues.update(lowered)
+            self._changed(key)
+        return len(lowered)
 
     # -- on the wire and on disk -------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_JOINED_TOGETHER = 1024
+"""Entries of a table that are joined at a time."""
+
 
 def encode_table(value: Mapping[str, object]) -> bytes:
     """Encode a table: strict, indented JSON that RocketMQ can read."""
@@ -47,7 +50,10 @@ def encode_table_steps(value: Mapping[str, object]) -> Steps[bytes]:
         else:
             pieces.append(_indented(encode_text(member), b"  "))
         yield
-    return b"".join(pieces) + b"\n}" if pieces else b"{}"
+    if not pieces:
+        return b"{}"
+    pieces.append(b"\n}")
+    return b"".join(pieces)
 
 
 def encode_text(value: object) -> bytes:
@@ -56,12 +62,17 @@ def encode_text(value: object) -> bytes:
 
 
 def _put_entries(pieces: list[bytes], entries: Iterable[tuple[object, bytes]]) -> Steps[None]:
-    before = b"{"
+    before, together = b"{", list[bytes]()
     for key, text in entries:
         name = msgspec.json.encode(str(key))
-        pieces.append(b"%s\n    %s: %s" % (before, name, _indented(text, b"    ")))
+        together.append(b"%s\n    %s: %s" % (before, name, _indented(text, b"    ")))
         before = b","
+        if len(together) == _JOINED_TOGETHER:
+            # Joining hundreds of thousands of short pieces at the end takes too long.
+            pieces.append(b"".join(together))
+            together.clear()
         yield
+    pieces.append(b"".join(together))
     pieces.append(b"{}" if before == b"{" else b"\n  }")
 
 
@@ -212,7 +223,8 @@ class TableSaver:
     async def _save_changed(self) -> None:
         changed, self._changed = self._changed, set()
         self._saved_count = self._change_count
-        contents = {path: await finish(self._encoders[path]()) for path in sorted(changed)}
+        known = sorted(path for path in changed if path in self._encoders)
+        contents = {path: await finish(self._encoders[path]()) for path in known}
         for path, data in contents.items():
             await self._save_one(path, data)
 

@@ -32,12 +32,15 @@ from tianzhou.names import (
 from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.derived import is_topic_name
+from tianzhou.remoting.scheduler import Steps
 
 log = logging.getLogger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
 SCHEDULE_QUEUE_COUNT = 18
 BENCHMARK_QUEUE_COUNT = 1024
+_LOG_END = "logEndOffset"
+"""A key of our own; RocketMQ drops it when it writes the file."""
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -87,6 +90,8 @@ class TopicTable(VersionedTable[TopicConfig]):
         }
         self.system_names = frozenset(self.topics)
         super().__init__("topic", self.topics, clock, on_change, check_capacity)
+        self.log_end = 0
+        """The table has the topics of all messages before this log offset, or they were deleted."""
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -136,16 +141,18 @@ class TopicTable(VersionedTable[TopicConfig]):
             self.put(topic)
         return topic
 
-    def restore(self, name: str, queue_id: int, config: BrokerConfig) -> bool:
+    def restore(
+        self, name: str, queue_id: int, config: BrokerConfig, *, is_known: bool = False
+    ) -> bool:
         """Create the missing topic of a stored message; returns whether it was created.
 
         A crash may have come before the topic of a message was saved. Where topics are not created
-        by sends, a missing topic was deleted on purpose.
+        by sends, a missing topic was deleted on purpose, unless it is known that it was not.
         """
         if name in self.topics or not is_topic_name(name):
             return False
         of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
-        if not (of_group or config.auto_create_topic_enable):
+        if not (of_group or is_known or config.auto_create_topic_enable):
             return False
         queue_count = 1 if of_group else config.default_topic_queue_nums
         self.put(_topic(name, max(queue_count, queue_id + 1)))
@@ -164,6 +171,34 @@ class TopicTable(VersionedTable[TopicConfig]):
         if unmarked:
             self.touch()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Mark the table as that of the master of an epoch.
+
+        Nameservers refuse the registration of a former master, whose epoch is smaller.
+        """
+        version = msgspec.structs.replace(self.data_version, state_version=epoch)
+        self.data_version = version
+        self.touch()
+
+    def replace(self, table: TopicConfigTable) -> Steps[bool]:
+        """Become equal to another broker's table, with its version; False if it was equal.
+
+        System topics stay: they depend on the settings of this broker. Topics are compared even if
+        the versions are equal, as the versions of two brokers may be by chance.
+        """
+        system, is_changed = self.system_names, False
+        for name in list(self.topics):
+            if name not in table.topics and name not in system:
+                self.topics.pop(name, None)
+                is_changed = True
+            yield
+        for name, topic in table.topics.items():
+            if name not in system and self.topics.get(name) != topic:
+                self.topics[name] = msgspec.structs.replace(topic, topic_name=name)
+                is_changed = True
+            yield
+        return self.replaced(table.data_version, is_changed=is_changed)
+
     # -- on the wire and on disk -------------------------------------------------------------------
 
     def as_body(self) -> TopicConfigTable:
@@ -171,11 +206,13 @@ class TopicTable(VersionedTable[TopicConfig]):
 
     def as_file(self) -> dict[str, object]:
         """The content of `topics.json`."""
-        return self._as_file("topicConfigTable")
+        end = {_LOG_END: self.log_end} if self.log_end else {}
+        return self._as_file("topicConfigTable", **end)
 
     def load(self, content: dict[str, object]) -> None:
         """Load the content of a file. Raises BodyError; then nothing has changed."""
         table = convert_table(content, TopicConfigTable, "topics")
+        log_end = convert_table(content.get(_LOG_END) or 0, int, "topics")
         # System topics depend on the current settings, not on those of the last run.
         named = {
             name: msgspec.structs.replace(topic, topic_name=name)
@@ -187,7 +224,8 @@ class TopicTable(VersionedTable[TopicConfig]):
                 log.warning("topic %s: %s; the value is loaded unchanged", name, problem)
         self.topics.update(named)
         self.data_version = table.data_version
-        self._others = unknown_keys(content, "dataVersion", "topicConfigTable")
+        self.log_end = log_end
+        self._others = unknown_keys(content, "dataVersion", "topicConfigTable", _LOG_END)
 
 
 def check_queue_counts(read_count: int, write_count: int) -> None:

@@ -67,6 +67,14 @@ class VersionedTable(Generic[V]):
         self.data_version = next_version(self.data_version, self._clock())
         self._on_change()
 
+    def replaced(self, version: DataVersion, *, is_changed: bool) -> bool:
+        """The bodies are those of another broker's table now; returns whether anything changed."""
+        if not is_changed and same_version(self.data_version, version):
+            return False
+        self.data_version = msgspec.structs.replace(version)
+        self._on_change()
+        return True
+
     # -- on disk -----------------------------------------------------------------------------------
 
     def _as_file(self, table_key: str, **more: object) -> dict[str, object]:
@@ -78,3 +86,13 @@ class VersionedTable(Generic[V]):
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
     """The version after one more change."""
     return msgspec.structs.replace(version, timestamp=now_ms, counter=version.counter + 1)
+
+
+def same_version(one: DataVersion, other: DataVersion) -> bool:
+    """Whether two tables are equal by their versions; brokers of 4.9 have no state version."""
+    return version_text(one) == version_text(other)
+
+
+def version_text(version: DataVersion) -> str:
+    """A version as `table_version` of responses."""
+    return f"{version.state_version or 0}.{version.timestamp}.{version.counter}"

@@ -55,7 +55,8 @@ class CheckLoop:
         """Queue offsets of this round: the next half, and the first that it leaves out."""
         self._unsent_count = self._given_up_count = 0
         self._wake = asyncio.Event()
-        if store.max_offset(CHECK_MAX_TOPIC, QUEUE_ID):
+        is_slave = halves.settings.config.is_slave  # whose topics come from the master
+        if store.max_offset(CHECK_MAX_TOPIC, QUEUE_ID) and not is_slave:
             # A crash may have come after the topic's first message and before the topic was saved.
             topics.create_for_group(CHECK_MAX_TOPIC, 1)
 
@@ -250,8 +251,13 @@ class CheckLoop:
         self.halves.note_progress()
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """Write and commit the rest, so that a start after a clean stop repeats nothing."""
+        """Write and commit the rest, so that a start after a clean stop repeats nothing.
+
+        A slave has no rest: it ran no checks, and the progress in its tables is its master's.
+        """
         halves = self.halves
+        if halves.settings.config.is_slave:
+            return
         halves.write_ends(force=True)
         halves.ended.advance(self._store.max_offset(HALF_TOPIC, QUEUE_ID))
         for _ in range(_LAST_STEPS_MAX):

@@ -2,8 +2,9 @@
 
 The state is on disk in RocketMQ's form. An end is a message of HALF_OP_TOPIC. How far all halves
 have ended, and which ends are still needed, are consumer offsets of the group CID_RMQ_SYS_TRANS.
-Offsets are committed only once the log is on disk up to where it ended when they were computed:
-after a power cut no half counts as ended whose copy was lost.
+Offsets are committed only once the log is on disk, and with SYNC_MASTER on slaves (`durability`),
+up to where it ended when they were computed: neither after a power cut nor on a slave that becomes
+the master does a half count as ended whose copy is lost.
 
 After a crash, a half may be checked twice, and a message whose end was not written may be committed
 twice: consumers may receive it again, but always receive it.
@@ -14,6 +15,7 @@ import logging
 from typing import NamedTuple
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
 from tianzhou.broker.transactions import rules
@@ -38,7 +40,8 @@ class _Progress(NamedTuple):
     half_offset: int
     end_offset: int
     log_offset: int
-    """Both offsets are valid once the log is on disk up to here."""
+    """Both offsets are valid once the log is secured up to here."""
+    noted_ms: int
 
 
 class Halves:
@@ -48,6 +51,7 @@ class Halves:
         self,
         settings: LiveSettings[BrokerConfig],
         store: MessageStore,
+        durability: Durability,
         writer: MessageWriter,
         offsets: OffsetTable,
         clock: Clock,
@@ -56,6 +60,9 @@ class Halves:
     ) -> None:
         self.settings = settings
         self.store = store
+        # An end may name a half that is not confirmed yet, and is stored behind it.
+        self._log = store.with_unconfirmed
+        self._durability = durability
         self._writer = writer
         self._offsets = offsets
         self._clock = clock
@@ -78,7 +85,7 @@ class Halves:
         """The committed offset, within what the store has: a log that lost its end is shorter."""
         committed = self._offsets.find(GROUP, topic, QUEUE_ID)
         low = self.store.min_offset(topic, QUEUE_ID)
-        high = self.store.max_offset(topic, QUEUE_ID)
+        high = self._log.max_offset(topic, QUEUE_ID)
         return low if committed == NOT_FOUND else min(max(committed, low), high)
 
     # -- storing and ending ------------------------------------------------------------------------
@@ -96,7 +103,7 @@ class Halves:
 
     def open_count(self) -> int:
         """How many halves have not ended."""
-        return self.ended.open_count(self.store.max_offset(HALF_TOPIC, QUEUE_ID))
+        return self.ended.open_count(self._log.max_offset(HALF_TOPIC, QUEUE_ID))
 
     def find(self, log_offset: int) -> StoredMessage | None:
         """The half at a log offset."""
@@ -209,12 +216,12 @@ class Halves:
 
     def read_ends(self) -> bool:
         """Read some of the ends that a former run wrote; True if none is left."""
-        half_end = self.store.max_offset(HALF_TOPIC, QUEUE_ID)
+        half_end = self._log.max_offset(HALF_TOPIC, QUEUE_ID)
         for _ in range(ENDS_PER_STEP // _READ_COUNT):
-            high = self.store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
+            high = self._log.max_offset(HALF_OP_TOPIC, QUEUE_ID)
             if self.end_read >= high:
                 return True
-            read = self.store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_read, _READ_COUNT)
+            read = self._log.read(HALF_OP_TOPIC, QUEUE_ID, self.end_read, _READ_COUNT)
             for record in read.records:
                 for queue_offset in rules.ended_by(decode_record(record, check_crc=False)):
                     # An offset beyond the last half would allocate bits for all up to it.
@@ -231,7 +238,7 @@ class Halves:
         for _ in range(ENDS_PER_STEP // _READ_COUNT):
             if self.end_done >= self.end_read:
                 return True
-            read = self.store.read(HALF_OP_TOPIC, QUEUE_ID, self.end_done, _READ_COUNT)
+            read = self._log.read(HALF_OP_TOPIC, QUEUE_ID, self.end_done, _READ_COUNT)
             for record in read.records:
                 end = decode_record(record, check_crc=False)
                 if any(each >= self.ended.first for each in rules.ended_by(end)):
@@ -243,25 +250,25 @@ class Halves:
     # -- progress ----------------------------------------------------------------------------------
 
     def note_progress(self) -> None:
-        """Commit the noted offsets if the log is on disk so far, then note the current ones."""
-        noted = self._progress
+        """Commit the noted offsets if the log is secured so far, then note the current ones."""
+        noted, now_ms = self._progress, self.steady()
         if noted is not None:
-            if self.store.flushed_log_offset < noted.log_offset:
+            if not self._durability.is_secured(noted.log_offset, now_ms - noted.noted_ms):
                 return
-            self._commit_progress(noted)
+            self._commit_progress(noted.half_offset, noted.end_offset)
         current = (self.ended.first, self.end_done)
         if current != self._committed:
-            self._progress = _Progress(*current, self.store.end_log_offset)
+            self._progress = _Progress(*current, self.store.end_log_offset, now_ms)
 
     async def flush_progress(self, timeout_s: float) -> None:
-        """Commit the current offsets once the log is on disk. Raises TimeoutError, StoreError."""
-        log_offset = self.store.end_log_offset
+        """Commit the current offsets once the log is secured. Raises TimeoutError, StoreError."""
+        offsets = (self.ended.first, self.end_done)
         async with asyncio.timeout(timeout_s):
-            await asyncio.wrap_future(self.store.flushed(log_offset))
-        self._commit_progress(_Progress(self.ended.first, self.end_done, log_offset))
+            await self._durability.secured(self.store.end_log_offset)
+        self._commit_progress(*offsets)
 
-    def _commit_progress(self, progress: _Progress) -> None:
-        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE_ID, progress.half_offset, always=True)
-        self._offsets.commit(GROUP, HALF_OP_TOPIC, QUEUE_ID, progress.end_offset, always=True)
-        self._committed = (progress.half_offset, progress.end_offset)
+    def _commit_progress(self, half_offset: int, end_offset: int) -> None:
+        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE_ID, half_offset, always=True)
+        self._offsets.commit(GROUP, HALF_OP_TOPIC, QUEUE_ID, end_offset, always=True)
+        self._committed = (half_offset, end_offset)
         self._progress = None

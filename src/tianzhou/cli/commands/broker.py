@@ -3,6 +3,7 @@
 Without a command `tianzhou broker` starts a broker (`serve.broker`).
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -10,8 +11,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from tianzhou.admin.clusters import choose
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import BrokerRates, rates_of
+from tianzhou.admin.replication.links import Links, load_links, slave_state
+from tianzhou.admin.replication.promotion import ShownMaster, plan_promotion, promote
+from tianzhou.cli.commands import broker_group
 from tianzhou.cli.shared.bulk_change import report_done
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
@@ -27,6 +32,7 @@ from tianzhou.cli.shared.common_options import (
     resolve_brokers,
 )
 from tianzhou.cli.shared.output import (
+    Cell,
     CommandResult,
     format_duration,
     format_time,
@@ -314,39 +320,133 @@ async def clean(
 
 @command(
     app, "ha", reads=True, watches=True,
-    examples=["tianzhou broker ha broker-a", "tianzhou broker ha broker-a --watch"],
+    examples=["tianzhou broker ha broker-a", "tianzhou broker ha DefaultCluster --watch"],
 )  # fmt: skip
 async def show_ha(session: Session, broker: Broker) -> CommandResult:
-    """Show replication (5.x): the slaves of a master, or the master of a slave."""
-    gathered = await gather(await resolve_brokers(session, broker), session.admin.brokers.ha_status)
+    """Show replication: the slaves of a master, the master of a slave, how far they are behind."""
+    brokers = await resolve_brokers(session, broker)
+    info = await session.admin.clusters.info()
+    registered = choose(info) if info.brokers else []
+    gathered = await load_links(session.admin, brokers, registered)
     if not gathered.responses:
         raise TargetError(f"{broker} reports no replication status: {'; '.join(gathered.warnings)}")
-    data = {at.label: msgspec.to_builtins(info) for at, info in gathered.responses.items()}
-    rows = [
-        row
-        for at, info in gathered.responses.items()
-        for row in (
-            [
-                (at.label, "master of", slave.addr, info.master_max_offset, slave.slave_ack_offset,
-                 slave.diff, slave.in_sync)
-                for slave in info.connections
-            ]
-            if info.master
-            else [
-                (at.label, "slave of", info.client.master_addr, info.client.max_offset,
-                 info.client.master_flush_offset, None, None)
-            ]
-        )
-    ]  # fmt: skip
-    alone = [
-        f"{at.label} is a master without slaves, its log ends at {info.master_max_offset:,}"
-        for at, info in gathered.responses.items()
-        if info.master and not info.connections
+    data = {at.label: msgspec.to_builtins(links.info) for at, links in gathered.responses.items()}
+    rows = [row for at, links in gathered.responses.items() for row in _ha_rows(at, links, session)]
+    notes = [
+        f"{at.label} is a master without slaves, its log ends at {links.info.master_max_offset:,}"
+        for at, links in gathered.responses.items()
+        if links.info.master and not links.info.connections
     ]
-    columns = ["!broker", "role", "!of", ">log ends", ">confirmed", ">behind", "in sync"]
-    return CommandResult(
-        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=alone
+    if any(not links.is_reported for links in gathered.responses.values()):
+        notes.append(
+            "brokers of 4.9 report no replication status: shown are the registered slaves and the "
+            "ends of the logs"
+        )
+    columns = [
+        "!broker", "role", "!with", "state", ">log ends", ">acknowledged", ">bytes behind",
+        ">ms behind", ">bytes/s",
+    ]  # fmt: skip
+    shown = [table(columns, rows)] if rows else []
+    return CommandResult(data, shown, gathered.warnings, notes=notes)
+
+
+def _ha_rows(at: BrokerRef, links: Links, session: Session) -> list[list[Cell]]:
+    info = links.info
+    if not info.master:
+        client = info.client
+        behind = None if client.behind_bytes is None else max(client.behind_bytes, 0)
+        return [
+            [
+                at.label, info.role or "SLAVE", client.broker_addr or client.master_addr,
+                slave_state(client, session.now_ms), client.max_offset, None, behind,
+                None, client.transferred_bytes_per_second if links.is_reported else None,
+            ]
+        ]  # fmt: skip
+    return [
+        [
+            at.label, info.role or "master",
+            " ".join(filter(None, (slave.slave_name, slave.addr))),
+            slave.problem or ("in sync" if slave.in_sync else "behind"), info.master_max_offset,
+            slave.slave_ack_offset, slave.diff, slave.behind_ms,
+            slave.transferred_bytes_per_second if links.is_reported else None,
+        ]
+        for slave in info.connections
+    ]  # fmt: skip
+
+
+class MasterRole(StrEnum):
+    """What a slave is promoted to."""
+
+    ASYNC = "async"
+    SYNC = "sync"
+
+
+_ROLES = {MasterRole.ASYNC: "ASYNC_MASTER", MasterRole.SYNC: "SYNC_MASTER"}
+
+
+@command(
+    app, "promote", destroys=True,
+    examples=[
+        "tianzhou broker promote broker-a --dry-run",
+        "tianzhou broker promote 'broker-a[1]' --role sync --yes",
+    ],
+)  # fmt: skip
+async def promote_slave(
+    session: Session,
+    broker: Annotated[
+        str,
+        argument("BROKER", "Name, NAME[ID] or address of a slave of Tianzhou.", show_default=False),
+    ],
+    role: Annotated[
+        MasterRole, option("--role", "Whether sends will wait for a slave (sync).")
+    ] = MasterRole.ASYNC,
+    force: Annotated[
+        bool, option("--force", "Even if a nameserver still shows a master, which must be down.")
+    ] = False,
+) -> None:
+    """Make a slave the master, by hand: its master is down and stays down."""
+    plan = await plan_promotion(session.admin, broker)
+    slave, new_role = plan.slave, _ROLES[role]
+    session.warn_all(plan.warnings)
+    session.print(
+        f"{slave.label} ({slave.address}) is a slave, its log ends at {plan.end_offset:,}"
     )
+    for at, end in sorted(plan.other_ends.items()):
+        session.print(f"{at.label} ({at.address}) is a slave, too, its log ends at {end:,}")
+    if plan.better is not None:
+        more = plan.other_ends[plan.better] - plan.end_offset
+        session.warn(
+            f"warning: the log of {plan.better.label} is {more:,} bytes longer; promote that one, "
+            "or these messages are lost"
+        )
+    if plan.obstacle is None:
+        session.print(f"no nameserver shows a master of {slave.name}")
+    elif force:
+        session.warn(f"warning: {plan.obstacle.partition(';')[0]}; going on by --force")
+    else:
+        raise TargetError(plan.obstacle)
+    if not session.confirm(f"make {slave.label} the {new_role} of {slave.name}"):
+        return
+    remark = await promote(session.admin, slave, new_role, force=force)
+    session.print(f"{slave.address} is the {new_role} of {slave.name}, with id 0")
+    for line in filter(None, (remark, *_after_promotion(slave, plan.masters, force=force))):
+        session.print(f"  {line}")
+
+
+def _after_promotion(
+    slave: BrokerRef, masters: Sequence[ShownMaster], *, force: bool
+) -> Iterator[str]:
+    if force and masters:
+        yield f"now: make sure that {masters[0].address} is stopped, two masters lose messages"
+    yield (
+        f"old master: before it starts again, set brokerRole=SLAVE and brokerId={slave.broker_id} "
+        "in its configuration file; it then follows this one"
+    )
+    yield (
+        "if it reports that its log is ahead or has diverged: stop it, move its store directory "
+        "away, start it with an empty one; what only it had is in the directory moved away"
+    )
+    yield f"watch it: tianzhou broker ha {slave.name}"
 
 
 @command(
@@ -367,3 +467,6 @@ async def set_flush_offset(
         brokers, lambda at: session.admin.brokers.set_master_flush_offset(at, log_offset)
     )
     report_done(session, f"flush offset of the master: set to {log_offset:,}", done)
+
+
+app.registered_commands += broker_group.app.registered_commands

@@ -82,8 +82,9 @@ async def doctor(
     """Diagnose a cluster: find common faults and how to fix them.
 
     Checks for: brokers that an earlier run saw and that are missing, nameservers that are down or
-    disagree, advertised addresses that cannot be reached, clock skew, full disks, members with
-    different subscriptions, stuck queues, dead letters, automatic creation of topics and groups.
+    disagree, advertised addresses that cannot be reached, slaves that do not follow their master or
+    are far behind, clock skew, full disks, members with different subscriptions, stuck queues, dead
+    letters, automatic creation of topics and groups.
     Exit code 1 if there is an error.
     """
     history = BrokerHistory(session, expect)

@@ -65,12 +65,10 @@ _UNSUPPORTED = {
         "triggerLiteDispatch": "p/parentTopic= g/group= c/clientId= b/brokerName=",
     },
     "there is no controller": {
-        "getSyncStateSet": f"{_AT_CONTROLLER} c/clusterName= b/brokerName= i/interval=",
         "getBrokerEpoch": "c/clusterName= b/brokerName= i/interval=",
         "getControllerMetaData": _AT_CONTROLLER,
         "getControllerConfig": _AT_CONTROLLER,
         "updateControllerConfig": f"{_AT_CONTROLLER} k/key= v/value=",
-        "electMaster": f"{_AT_CONTROLLER} b/brokerId= bn/brokerName= c/clusterName=",
         "cleanBrokerMetadata": f"{_AT_CONTROLLER} b/brokerControllerIdsToClean= bn/brokerName= "
         "c/clusterName= l/cleanLivingBroker",
     },
@@ -246,6 +244,14 @@ ALIASES: dict[str, Alias] = {
     "cleanUnusedTopic": Alias(_OF_CLUSTER, "broker clean topics @where --yes"),
     "startMonitoring": Alias("", "cluster watch"),
     "haStatus": Alias(f"{_CHOOSE} i/interval=", translate.ha, "broker ha"),
+    "getSyncStateSet": Alias(
+        f"{_AT_CONTROLLER} c/clusterName= b/brokerName= i/interval=",
+        "broker group @target --broker {a} !i",
+    ),
+    "electMaster": Alias(
+        f"{_AT_CONTROLLER} b/brokerId= bn/brokerName= c/clusterName=",
+        "broker switch {bn} --to {b} --broker {a} !c --yes",
+    ),
     "resetMasterFlushOffset": Alias("b/brokerAddr= o/offset=", "broker flush-offset {b} {o} --yes"),
     # -- nameservers -------------------------------------------------------------------------------
     "updateKvConfig": Alias("s/namespace= k/key= v/value=", "namesrv kv put {s} {k} {v}"),

@@ -39,6 +39,7 @@ examples:
   tianzhou broker --print-config               # every key, its value, its origin, its meaning
   tianzhou stop broker
 manage running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
+  | promote
 """
 
 

@@ -1,5 +1,10 @@
-"""`tianzhou up`: a nameserver and a broker in one process, with their data in one folder."""
+"""`tianzhou up`: a nameserver and a broker in one process, with their data in one folder.
 
+`--layout` starts several, masters and slaves (`layouts.py`); `--replicas` brokers that elect their
+master, each a process (`replicas.py`).
+"""
+
+import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +14,8 @@ from tianzhou.broker.server import Broker
 from tianzhou.cli.demo.run import keep_running
 from tianzhou.cli.serve import foreground, logging
 from tianzhou.cli.serve.arguments import ServerArguments
+from tianzhou.cli.serve.layouts import LAYOUTS, UpLayout, started_text
+from tianzhou.cli.serve.replicas import REPLICAS_MAX, REPLICAS_MIN, UpReplicas
 from tianzhou.cli.shared import terminal
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.log_settings import LogLevel
@@ -106,6 +113,14 @@ def main(arguments: Sequence[str]) -> int:
         terminal.print_error(COMMAND, e)
         return terminal.USAGE_ERROR
 
+    if options.replicas is not None:
+        return _run_replicas(options, more)
+    if options.etcd is not None:
+        terminal.print_error(COMMAND, "--etcd is the program for --replicas, which is not given")
+        return terminal.USAGE_ERROR
+    if options.layout is not None:
+        return _run_layout(options, more)
+
     def make() -> Up:
         return Up(
             options.data.absolute(), namesrv_port=options.namesrv_port, broker_port=options.port,
@@ -121,9 +136,40 @@ def main(arguments: Sequence[str]) -> int:
     return foreground.run("up", make, started)
 
 
+def _run_layout(options: argparse.Namespace, more: Sequence[Given]) -> int:
+    if options.demo:
+        terminal.print_error(COMMAND, "--demo runs with one broker, without --layout")
+        return terminal.USAGE_ERROR
+
+    def make() -> UpLayout:
+        return UpLayout(
+            options.layout, options.data.absolute(), namesrv_port=options.namesrv_port,
+            broker_port=options.port, listen=options.listen, more=more,
+        )  # fmt: skip
+
+    return foreground.run("up", make, lambda program, _: started_text(program))
+
+
+def _run_replicas(options: argparse.Namespace, more: Sequence[Given]) -> int:
+    if options.demo or options.layout is not None:
+        terminal.print_error(COMMAND, "--replicas runs without --layout and --demo")
+        return terminal.USAGE_ERROR
+
+    def make() -> UpReplicas:
+        return UpReplicas(
+            options.replicas, options.data.absolute(), namesrv_port=options.namesrv_port,
+            broker_port=options.port, etcd_port=options.etcd_port, listen=options.listen,
+            etcd=options.etcd, more=more,
+        )  # fmt: skip
+
+    return foreground.run("up", make, lambda program, _: program.started_text())
+
+
 def _parser() -> ServerArguments:
     parser = ServerArguments(
-        COMMAND, "Start a nameserver and a broker in one process. Ctrl-C stops both."
+        COMMAND,
+        "Start a nameserver and a broker in one process, or with --layout several of both, or "
+        "with --replicas a group with automatic failover. Ctrl-C stops them.",
     )
     add = parser.add_argument
     add("--data", type=Path, default=Path("data"), metavar="FOLDER",
@@ -134,6 +180,30 @@ def _parser() -> ServerArguments:
         help="port of the broker, 10911 by default")  # fmt: skip
     add("--listen", default="127.0.0.1", metavar="ADDRESS",
         help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
+    add("--layout", choices=list(LAYOUTS),
+        help="start two nameservers and the masters and slaves of a layout; their ports are "
+        "--namesrv-port and the one above, and --port in steps of 10")  # fmt: skip
+    add(
+        "--replicas",
+        type=int,
+        choices=range(REPLICAS_MIN, REPLICAS_MAX + 1),
+        metavar="N",
+        help="start etcd, a nameserver and N brokers that elect their master, each in a process of "
+        "its own, to try automatic failover; the brokers' ports are --port in steps of 10",
+    )
+    add(
+        "--etcd",
+        type=Path,
+        metavar="FILE",
+        help="with --replicas: the program etcd, by default the one on the PATH",
+    )
+    add(
+        "--etcd-port",
+        type=int,
+        default=2379,
+        metavar="PORT",
+        help="with --replicas: etcd's port, 2379 by default; the one above it is used, too",
+    )
     add("--demo", action="store_true",
         help="send, receive and measure messages; plot the result")  # fmt: skip
     parser.add_set("a setting of the broker")

@@ -8,7 +8,8 @@ from tianzhou.cli.shared.terminal import USAGE_ERROR, print_error
 
 SERVER_COMMANDS = {
     "broker": (
-        "list", "show", "config", "runtime", "lag", "stats", "clean", "ha", "flush-offset",
+        "list", "show", "config", "runtime", "lag", "stats", "clean", "ha", "promote",
+        "flush-offset", "group", "switch", "pause", "resume", "retire", "init", "elect", "resync",
     ),
     "namesrv": ("list", "config", "kv", "write-permission"),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from tianzhou.errors import (
     BrokerError,
     BrokerFailed,
     BrokerLeaving,
+    BrokerNotServing,
     FlowControlled,
     NotQueueLeader,
     NotSubscribed,
@@ -25,7 +26,7 @@ from tianzhou.protocol.command import Command
 _CLASSES: dict[int, type[BrokerError]] = {
     ResponseCode.SYSTEM_ERROR: BrokerFailed,
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
-    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerBusy,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerNotServing,
     ResponseCode.GO_AWAY: BrokerLeaving,
     ResponseCode.FLOW_CONTROL: FlowControlled,
     ResponseCode.NO_PERMISSION: PermissionDenied,

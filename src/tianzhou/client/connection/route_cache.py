@@ -22,8 +22,11 @@ from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_WRITE
 
 log = logging.getLogger(__name__)
 
-_REFRESH_MIN_S = 1.0
-"""Background refreshes of one topic are at least so far apart."""
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 1.0
+"""Refreshes of one topic after failures are at least so far apart: 50 ms at first, as another
+broker becomes the master within fractions of a second; twice as far each time, up to a second."""
+_QUIET_S = 5.0
+"""After so long without a refresh the pauses begin anew."""
 
 
 class RouteCache:
@@ -47,6 +50,7 @@ class RouteCache:
         self._loop = asyncio.get_running_loop()
         self._routes: dict[str, TopicRoute] = {}
         self._fetch_times_s: dict[str, float] = {}
+        self._pauses_s: dict[str, float] = {}
         self._fetches: dict[str, asyncio.Task[TopicRoute]] = {}
         self._closed = False
         self.brokers: dict[str, Addresses] = {}
@@ -58,9 +62,13 @@ class RouteCache:
         """The address of a master, None if no cached route has it."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
+    def read_addresses(self, broker_name: str, broker_id: int) -> list[tuple[str, bool]]:
+        """The addresses to read from, best first; see `addresses_for_reading`."""
+        return routes.addresses_for_reading(self.brokers.get(broker_name, {}), broker_id)
+
     def read_address(self, broker_name: str, broker_id: int) -> tuple[str, bool] | None:
-        """The address to read from and whether it is a slave's; see `address_for_reading`."""
-        return routes.address_for_reading(self.brokers.get(broker_name, {}), broker_id)
+        """The best of them; None if no cached route has any."""
+        return next(iter(self.read_addresses(broker_name, broker_id)), None)
 
     def topic_addresses(self, topic: str) -> list[str]:
         """One address of each broker that has the topic, masters before slaves."""
@@ -102,12 +110,13 @@ class RouteCache:
             if route.is_template:
                 self.refresh_in_background(topic)
             return route
-        try:
-            route = await self._fetch(topic)
-        except RouteNotFound:
-            data = await self._namesrvs.template_route(topic, template)
-            route = routes.template_route(topic, data, queue_count)
-            self._store(route)
+        if route is None or self._may_renew(topic):
+            try:
+                route = await self._fetch(topic)
+            except RouteNotFound:
+                data = await self._namesrvs.template_route(topic, template)
+                route = routes.template_route(topic, data, queue_count)
+                self._store(route)
         if not route.writable:
             if any(queue.perm & PERM_WRITE for queue in route.data.queues):
                 raise BrokersUnavailable(
@@ -127,14 +136,25 @@ class RouteCache:
                 self._on_failure(topic, error)
         return failures
 
+    async def renew(self, topic: str) -> list[TianzhouError]:
+        """Fetch a route again after an error that may come from an old one; see `refresh`.
+
+        Returns at once if it was fetched a moment before: a broker that is gone fails many
+        requests, and nameservers would be asked for each.
+        """
+        return await self.refresh((topic,)) if self._may_renew(topic) else []
+
     def refresh_in_background(self, topic: str) -> None:
-        """Fetch a route again after an error that may come from an old one; returns immediately."""
-        now_s = self._loop.time()
-        fetched_s = self._fetch_times_s.get(topic, 0.0)
-        if self._closed or now_s - fetched_s < _REFRESH_MIN_S or topic in self._fetches:
-            return
-        self._fetch_times_s[topic] = now_s
-        self._start_fetch(topic)
+        """The same, without waiting for the route."""
+        if not self._closed and topic not in self._fetches and self._may_renew(topic):
+            self._start_fetch(topic)
+
+    def _may_renew(self, topic: str) -> bool:
+        """Whether the route is being fetched, or was not fetched a moment before."""
+        fetched_s = self._fetch_times_s.get(topic)
+        if topic in self._fetches or fetched_s is None:
+            return True
+        return self._loop.time() - fetched_s >= self._pauses_s.get(topic, _PAUSE_MIN_S)
 
     def retain(self, topics: set[str]) -> None:
         """Forget the routes of all other topics."""
@@ -144,6 +164,9 @@ class RouteCache:
             topic: fetched_s
             for topic, fetched_s in self._fetch_times_s.items()
             if topic in self._routes
+        }
+        self._pauses_s = {
+            topic: pause_s for topic, pause_s in self._pauses_s.items() if topic in self._routes
         }
 
     def forget_brokers(self) -> None:
@@ -177,6 +200,11 @@ class RouteCache:
         raise error
 
     def _start_fetch(self, topic: str) -> "asyncio.Task[TopicRoute]":
+        now_s, before_s = self._loop.time(), self._fetch_times_s.get(topic)
+        is_quiet = before_s is None or now_s - before_s >= _QUIET_S
+        pause_s = self._pauses_s.get(topic, _PAUSE_MIN_S)
+        self._pauses_s[topic] = _PAUSE_MIN_S if is_quiet else min(2 * pause_s, _PAUSE_MAX_S)
+        self._fetch_times_s[topic] = now_s
         fetch = self._loop.create_task(self._query(topic), name=f"route of {topic}")
         self._fetches[topic] = fetch
 

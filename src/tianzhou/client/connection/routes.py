@@ -84,17 +84,19 @@ def broker_addresses(data: TopicRouteData) -> dict[str, Addresses]:
     }
 
 
-def address_for_reading(addresses: Addresses, broker_id: int) -> tuple[str, bool] | None:
-    """The address of a broker id, and whether it is a slave's.
+def addresses_for_reading(addresses: Addresses, broker_id: int) -> list[tuple[str, bool]]:
+    """The addresses to read from, best first, each with whether it is a slave's.
 
-    A missing slave is replaced by the next one, then by any other.
+    That is the address of the broker id. A missing slave is replaced by the next one; all others
+    follow, the master first.
     """
-    if not addresses:
-        return None
-    if broker_id not in addresses:
-        is_next = broker_id != MASTER_ID and broker_id + 1 in addresses
-        broker_id = broker_id + 1 if is_next else min(addresses)
-    return addresses[broker_id], broker_id != MASTER_ID
+    order = sorted(addresses)
+    for first in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
+        if first in addresses:
+            order.remove(first)
+            order.insert(0, first)
+            break
+    return [(addresses[each], each != MASTER_ID) for each in order]
 
 
 def vip_address(address: str) -> str:

@@ -42,7 +42,6 @@ from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
     FlowControlled,
     NotSubscribed,
-    RemotingError,
     RouteNotFound,
     TianzhouError,
 )
@@ -479,8 +478,8 @@ class GroupMember(Membership):
             return pause_ms
         if isinstance(error, NotSubscribed):
             await self._send_heartbeat()
-        elif isinstance(error, RemotingError | RouteNotFound):
-            await self._calls.hub.routes.refresh([queue.topic])
+        elif error.stale_route:
+            await self._calls.hub.routes.renew(queue.topic)
         await asyncio.sleep(pause_ms / 1000)
         return min(pause_ms * 2, self._base.pull_error_pause_ms)
 

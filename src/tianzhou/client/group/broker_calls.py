@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+import msgspec
+
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
 from tianzhou.client.group.record_decoding import Damage, Reading, read_records, unwrapped
@@ -32,7 +34,12 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.filter.tags import TAG_TYPE
 from tianzhou.protocol.headers import offsets
 from tianzhou.protocol.headers.clients import ConsumerGroupRequest
-from tianzhou.protocol.headers.pull import PullMessageResponse, pull_request
+from tianzhou.protocol.headers.pull import (
+    COMMIT_OFFSET,
+    PullMessageRequest,
+    PullMessageResponse,
+    pull_request,
+)
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest, SendMessageRequestV2
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 
@@ -154,8 +161,6 @@ class BrokerCalls:
         saves the progress of the group, too. Raises RecordError if the response is damaged; a
         record that arrives with the same damage twice is left out if `leave_out_damaged`.
         """
-        broker_id = self._read_from.get(queue, MASTER_ID)
-        address, is_slave = await self._reading_address(queue, broker_id)
         wanted = subscription or Subscription(queue.topic)
         header = pull_request(
             group=self.group,
@@ -165,19 +170,18 @@ class BrokerCalls:
             max_count=limits.message_count,
             max_bytes=limits.size_bytes,
             suspend_ms=limits.suspend_ms,
-            commit_offset=None if is_slave else commit_offset,
+            commit_offset=commit_offset,
             expression=wanted.expression if inline else None,
             expression_type=wanted.expression_type,
             sub_version=wanted.version,
             broker_name=queue.broker_name,
         )
-        command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
-        answer = await self._request(queue, command, limits.timeout_ms, broker_id, address)
+        answer = await self._pull_from_any(queue, header, limits.timeout_ms)
         status = PULL_STATUSES.get(answer.code)
         if status is None:
             raise broker_error(answer, f"group {self.group}, queue {queue}: pull")
         response = headers.decode(PullMessageResponse, answer.fields)
-        self._read_from[queue] = response.suggest_which_broker_id
+        self._follow(queue, status, response.suggest_which_broker_id)
         stored: list[StoredMessage] = []
         next_offset = response.next_begin_offset
         namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
@@ -200,6 +204,40 @@ class BrokerCalls:
             response.max_offset,
             response.suggest_which_broker_id,
         )
+
+    def _follow(self, queue: Queue, status: PullStatus, broker_id: int) -> None:
+        """The next pull goes to the suggested broker."""
+        self._read_from[queue] = broker_id
+        addresses = self.hub.routes.brokers.get(queue.broker_name, {})
+        if status is PullStatus.NO_MATCH and broker_id not in addresses:
+            # A slave that is connected to its master sends readers back to it.
+            self.hub.routes.refresh_in_background(queue.topic)
+
+    async def _pull_from_any(
+        self, queue: Queue, header: PullMessageRequest, timeout_ms: int
+    ) -> Command:
+        """The response of the suggested broker; if it is gone, of another one with its name.
+
+        Without a suggestion the master is asked first, so a reader comes back to it.
+        """
+        broker_id = self._read_from.get(queue, MASTER_ID)
+        address, is_slave = await self._reading_address(queue, broker_id)
+        try:
+            return await self.hub.request(
+                address, _pull_command(header, is_slave=is_slave), timeout_ms
+            )
+        except ConnectError as error:
+            await self.hub.routes.renew(queue.topic)
+            failure: ConnectError = error
+        for other, is_slave in self.hub.routes.read_addresses(queue.broker_name, broker_id):
+            if other != address:
+                try:
+                    return await self.hub.request(
+                        other, _pull_command(header, is_slave=is_slave), timeout_ms
+                    )
+                except ConnectError as error:
+                    failure = error
+        raise failure
 
     def _note_damage(
         self, queue: Queue, reading: Reading, next_offset: int, known: Damage | None
@@ -404,22 +442,17 @@ class BrokerCalls:
             raise broker_error(answer, f"group {self.group}, queue {queue}: request {command.code}")
         return answer
 
-    async def _request(
-        self,
-        queue: Queue,
-        command: Command,
-        timeout_ms: int,
-        broker_id: int = MASTER_ID,
-        address: str = "",
-    ) -> Command:
-        """Send a request; after a failed connection, to the address of a refreshed route."""
-        if not address:
-            address, _ = await self._reading_address(queue, broker_id)
+    async def _request(self, queue: Queue, command: Command, timeout_ms: int) -> Command:
+        """Send a request to the master, to a slave only if the route has no master.
+
+        After a failed connection it is sent to the address of a refreshed route.
+        """
+        address, _ = await self._reading_address(queue, MASTER_ID)
         try:
             return await self.hub.request(address, command, timeout_ms)
         except ConnectError:
-            await self.hub.routes.refresh((queue.topic,))
-            refreshed = self.hub.routes.read_address(queue.broker_name, broker_id)
+            await self.hub.routes.renew(queue.topic)
+            refreshed = self.hub.routes.read_address(queue.broker_name, MASTER_ID)
             if refreshed is None or refreshed[0] == address:
                 raise
             return await self.hub.request(refreshed[0], command, timeout_ms)
@@ -427,6 +460,13 @@ class BrokerCalls:
     def forget(self, queue: Queue) -> None:
         """Forget the suggested broker of a queue."""
         self._read_from.pop(queue, None)
+
+
+def _pull_command(header: PullMessageRequest, *, is_slave: bool) -> Command:
+    """The request; a slave gets no offset to commit."""
+    if is_slave:
+        header = msgspec.structs.replace(header, sys_flag=header.sys_flag & ~COMMIT_OFFSET)
+    return Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
 
 
 def _of_queue(kind: Callable[..., H], queue: Queue, **fields: object) -> H:

@@ -13,8 +13,6 @@ from tianzhou.client.message import Message
 from tianzhou.client.sending.send_request import SendResult
 from tianzhou.client.sending.settings import ProducerSettings
 
-_Entry = tuple[Message, str, asyncio.Future[SendResult], float]
-
 
 @dataclass(slots=True)
 class LingerBatch:
@@ -23,8 +21,15 @@ class LingerBatch:
     topic: str
     """On the wire."""
     wait_stored: bool
-    entries: list[_Entry] = field(default_factory=list[_Entry])
-    """Message, unique id, future and deadline (on the loop's clock) of each message."""
+    # One list for each value: a tuple for each message costs a quarter more CPU, as there is
+    # one more object that the garbage collector visits.
+    messages: list[Message] = field(default_factory=list[Message])
+    unique_ids: list[str] = field(default_factory=list[str])
+    futures: list[asyncio.Future[SendResult]] = field(
+        default_factory=list[asyncio.Future[SendResult]]
+    )
+    deadlines_s: list[float] = field(default_factory=list[float])
+    """On the loop's clock."""
     pieces: list[bytes] = field(default_factory=list[bytes])
     """The encoded items in pieces; joined they are the body of the batch."""
     size_bytes: int = 0
@@ -35,19 +40,19 @@ class LingerBatch:
     @property
     def last_deadline_s(self) -> float:
         """The batch is not retried after it."""
-        return max(deadline_s for _, _, _, deadline_s in self.entries)
+        return max(self.deadlines_s)
 
     def overdue(self, now_s: float) -> list[asyncio.Future[SendResult]]:
         """The futures without a result whose deadline has passed."""
         return [
             future
-            for _, _, future, deadline_s in self.entries
+            for future, deadline_s in zip(self.futures, self.deadlines_s, strict=True)
             if deadline_s <= now_s and not future.done()
         ]
 
     def next_deadline_s(self, now_s: float) -> float:
         """The next deadline, or the last one if all have passed."""
-        coming = [deadline_s for _, _, _, deadline_s in self.entries if deadline_s > now_s]
+        coming = [deadline_s for deadline_s in self.deadlines_s if deadline_s > now_s]
         return min(coming, default=self.last_deadline_s)
 
 
@@ -86,10 +91,13 @@ class LingerBatches:
             batch.send_at_s = loop.time() + self._linger_s
             batch.timer = loop.call_at(batch.send_at_s, self._send_batch, key)
         future: asyncio.Future[SendResult] = loop.create_future()
-        batch.entries.append((message, unique_id, future, deadline_s))
+        batch.messages.append(message)
+        batch.unique_ids.append(unique_id)
+        batch.futures.append(future)
+        batch.deadlines_s.append(deadline_s)
         batch.pieces += pieces
         batch.size_bytes += size_bytes
-        if len(batch.entries) >= self._batch_count or deadline_s <= batch.send_at_s:
+        if len(batch.futures) >= self._batch_count or deadline_s <= batch.send_at_s:
             self._send_batch(key)
         return future
 

@@ -45,12 +45,7 @@ from tianzhou.client.sending.retrying import TimeLimit
 from tianzhou.client.sending.send_request import SendResult
 from tianzhou.client.settings import nearest_hint
 from tianzhou.clock import wall_ms
-from tianzhou.errors import (
-    MessageRefused,
-    QueueNotFound,
-    ReplyTimeout,
-    ReplyUndeliverable,
-)
+from tianzhou.errors import MessageRefused, QueueNotFound, ReplyTimeout, ReplyUndeliverable
 from tianzhou.names import reply_topic
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.codes import RequestCode
@@ -133,10 +128,10 @@ class Producer(SendPipeline):
         RouteNotFound, BrokerError, SendError and SendTimeout.
         """
         ready = message_of(message, body, options)
-        limit = self._limit(timeout_ms)
         if queue is not None or select is not None:
+            limit = self._limit(timeout_ms)
             return await (await self._start_chosen(ready, NO_RETRY, queue, select, limit))
-        return await (await self._start(ready, self._awaited_rule, limit))
+        return await (await self._start(ready, self._awaited_rule, timeout_ms))
 
     async def send_ordered(
         self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
@@ -159,11 +154,12 @@ class Producer(SendPipeline):
         Waits only while too many messages are in flight, or for the route. `queue` and `select` are
         as for `send`. `on_done` is called on the event loop with the result or the error.
         """
-        limit, rule = self._limit(timeout_ms), self._submitted_rule
+        rule = self._submitted_rule
         if queue is not None or select is not None:
+            limit = self._limit(timeout_ms)
             future = await self._start_chosen(message, rule, queue, select, limit)
         else:
-            future = await self._start(message, rule, limit)
+            future = await self._start(message, rule, timeout_ms)
         if on_done is not None:
             future.add_done_callback(lambda done: self._call_on_done(on_done, done))
         return future
@@ -396,28 +392,33 @@ class Producer(SendPipeline):
         return queue._replace(topic=topic)
 
     async def _start(
-        self, message: Message, rule: RetryRule, limit: TimeLimit
+        self, message: Message, rule: RetryRule, timeout_ms: int | None
     ) -> asyncio.Future[SendResult]:
         """Add a message to its batch, or send it to any queue; the future gives its result."""
         batches = self._batches
         if batches is None or not send_request.may_batch(message):
-            return await self._start_send(message, rule, limit)
-        self._check_running()
+            return await self._start_send(message, rule, self._limit(timeout_ms))
+        if not self._running:
+            self._check_running()
+        if timeout_ms is None:
+            deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        else:
+            deadline_s = self._limit(timeout_ms).deadline_s
         unique_id = unique_ids.next()
         pieces = send_request.item_pieces(message, unique_id, self._namespace)
         size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
         if size_bytes > self.settings.batch_bytes:
-            return await self._start_send(message, rule, limit)
+            return await self._start_send(message, rule, self._limit(timeout_ms))
         if self._telemetry is not None:
             message = self._telemetry.created(message)
             pieces = send_request.item_pieces(message, unique_id, self._namespace)
             size_bytes = sum(map(len, pieces))
         topic = self._wire_topics.get(message.topic) or self._wire_topic(message.topic)
         if self._in_flight.is_full:
-            await self._acquire_capacity(size_bytes, limit)
+            await self._acquire_capacity(size_bytes, deadline_s)
         else:
             self._in_flight.add(size_bytes)
-        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
+        return batches.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
 
     async def _start_chosen(
         self,
@@ -456,7 +457,7 @@ class Producer(SendPipeline):
                 return [await self._send(own[0], limit, request.queue)]
             self._check_running()
             size_bytes = len(request.batch.body)
-            await self._acquire_capacity(size_bytes, limit)
+            await self._acquire_capacity(size_bytes, limit.deadline_s)
             try:
                 return list(await self._send_batch(request.batch, own, limit, request.queue))
             finally:

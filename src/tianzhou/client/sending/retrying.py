@@ -191,8 +191,9 @@ class RetryingSender:
             return None
         if settings.vip_channel:
             address = vip_address(address)
+        timeout_ms, deadline_s = limit
         command = self._command(out, chosen)
-        return chosen if hub.post(address, command, waiter, *limit) else None
+        return chosen if hub.post(address, command, waiter, timeout_ms, deadline_s) else None
 
     async def send(
         self,
@@ -410,8 +411,10 @@ class RetryingSender:
         hub = self.hub
         address = hub.routes.master_address(queue.broker_name)
         if address is None:
-            await hub.routes.get(queue.topic, refresh=True)
+            failures = await hub.routes.renew(queue.topic)
             address = hub.routes.master_address(queue.broker_name)
+            if address is None and failures:
+                raise failures[0]
         if address is None:
             raise BrokersUnavailable(
                 f"topic {queue.topic}, group {self.group}: no master of broker "

@@ -13,6 +13,7 @@ Each is a frozen struct, grouped by subject:
     stats         statistics
     auth          access control of 4.9 and of 5.3
     ha            replication, sets of in-sync replicas
+    ha_group      groups whose master is elected
 
 Fields that only 5.x knows are optional and None by default. None is never written, so a body
 without them is one of 4.9.

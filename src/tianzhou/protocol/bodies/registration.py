@@ -24,6 +24,7 @@ from tianzhou.limits import (
 from tianzhou.protocol import fastjson
 from tianzhou.protocol.bodies import codec
 from tianzhou.protocol.bodies.codec import Body
+from tianzhou.protocol.bodies.pieces import decode_pieces
 from tianzhou.protocol.bodies.route import TopicQueueMappingInfo
 from tianzhou.protocol.bodies.topics import (
     DataVersion,
@@ -37,10 +38,6 @@ from tianzhou.protocol.version import V5_0_0
 _LENGTH = struct.Struct(">i")
 _ZLIB_START = b"\x78"
 _INFLATED_TOGETHER = 256 * 1024
-_TABLE_START = b'"topicConfigTable":{'
-_NEXT_KEY = b'},"'
-_PIECE_BYTES = 64 * 1024
-_CUTS_MAX = 8
 _table_decoder = msgspec.json.Decoder(dict[str, TopicConfig], strict=False)
 
 
@@ -112,43 +109,13 @@ def encode_steps(
 
 
 def _decode_json(data: bytes) -> Generator[None, None, RegisterBrokerBody]:
-    """Strict JSON is cut into pieces of some topics each, so that no step takes long.
-
-    A piece ends where the next key begins. Braces and quotes of a piece that is cut elsewhere, in a
-    string or in the attributes of a topic, do not match, so it cannot be read and is cut later.
-    """
-    start = data.find(_TABLE_START) + len(_TABLE_START)
-    topics: dict[str, TopicConfig] = {}
-    at = start
-    if start >= len(_TABLE_START):
-        while (piece := _next_piece(data, at)) is not None:
-            stop, some = piece
-            topics.update(some)
-            at = stop + len(b"},")
-            yield
-    rest = data[:start] + data[at:] if topics else data
+    topics, rest = yield from decode_pieces(data, "topicConfigTable", _table_decoder)
     if len(rest) > LIST_BODY_BYTES_MAX:
         raise BodyError(f"{len(rest)} bytes of the registration are no list of topics")
     body = yield from codec.decode_request_steps(RegisterBrokerBody, rest)
     topics.update(body.topic_config.topics)
     table = msgspec.structs.replace(body.topic_config, topics=topics)
     return msgspec.structs.replace(body, topic_config=table)
-
-
-def _next_piece(data: bytes, at: int) -> tuple[int, dict[str, TopicConfig]] | None:
-    """Where the last topic of a piece ends, and its topics; None if what is left is no piece."""
-    window = at + _PIECE_BYTES
-    if window >= len(data):
-        return None
-    for _ in range(_CUTS_MAX):
-        stop = data.rfind(_NEXT_KEY, at, window)
-        if stop < 0:
-            return None
-        try:
-            return stop, _table_decoder.decode(b"{" + data[at : stop + 1] + b"}")
-        except (ValueError, RecursionError):
-            window = stop + 1
-    return None
 
 
 def _topics_by_name(lines: Iterable[bytes]) -> Generator[None, None, dict[str, TopicConfig]]:

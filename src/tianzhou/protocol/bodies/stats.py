@@ -4,6 +4,7 @@ from msgspec import field
 
 from tianzhou.protocol.bodies.codec import Body
 from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.topics import DataVersion
 from tianzhou.protocol.integers import Int64
 
 # -- topics and groups ----------------------------------------------------------------------------
@@ -107,3 +108,17 @@ class ColdDataFlowInfo(Body, frozen=True, kw_only=True):
     group_threshold: Int64 = field(default=0, name="cgColdReadThreshold")
     global_threshold: Int64 = field(default=0, name="globalColdReadThreshold")
     global_acc: Int64 = 0
+
+
+class TimerMetric(Body, frozen=True, kw_only=True):
+    """Pending timed messages of a topic."""
+
+    count: Int64 = 0
+    changed_ms: Int64 = field(default=0, name="timeStamp")
+
+
+class TimerMetricsTable(Body, frozen=True, kw_only=True):
+    """Response to GET_TIMER_METRICS (5.x): by topic."""
+
+    timing_count: dict[str, TimerMetric] = field(default={})
+    data_version: DataVersion = field(default_factory=DataVersion)

@@ -1,6 +1,9 @@
 """Headers of consumer group administration."""
 
-from tianzhou.protocol.headers.codec import RpcHeader, TopicHeader
+from msgspec import field
+
+from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.integers import Int32
 
 
 class DeleteSubscriptionGroupRequest(RpcHeader, frozen=True, kw_only=True):
@@ -9,6 +12,22 @@ class DeleteSubscriptionGroupRequest(RpcHeader, frozen=True, kw_only=True):
     group_name: str
     remove_offset: bool | None = None
     clean_offset: bool | None = None
+
+
+class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; releases after 5.3 read the table in pages."""
+
+    group_seq: Int32 | None = None
+    """How many groups the pages before had."""
+    data_version: str | None = None
+    """JSON of the `DataVersion` of the first page; empty for the first page."""
+    max_group_count: Int32 | None = field(default=None, name="maxGroupNum")
+
+
+class GetAllSubscriptionGroupResponse(Header, frozen=True, kw_only=True):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG, a page: how many groups all pages have together."""
+
+    total_group_count: Int32 | None = field(default=None, name="totalGroupNum")
 
 
 class GroupRequest(RpcHeader, frozen=True, kw_only=True):

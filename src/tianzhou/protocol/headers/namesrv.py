@@ -37,6 +37,8 @@ class RegisterBrokerResponse(Header, frozen=True, kw_only=True):
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    state_version: Int64 | None = None
+    """Of the broker for which this registration was ignored (Tianzhou's)."""
 
 
 class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ class GetMaxOffsetRequest(QueueRequest, frozen=True, kw_only=True):
     """GET_MAX_OFFSET."""
 
     committed: bool = True
-    """False to count messages that replicas may still lose (5.x)."""
+    """False to count messages that replicas may still lose (5.x); readers never see those here."""
 
 
 class GetEarliestMsgStoretimeResponse(Header, frozen=True, kw_only=True):

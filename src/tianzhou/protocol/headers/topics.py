@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import TopicHeader
+from tianzhou.protocol.headers.codec import Header, TopicHeader
 from tianzhou.protocol.integers import Int32
 
 
@@ -28,6 +28,22 @@ class TopicRequest(TopicHeader, frozen=True, kw_only=True):
     REGISTER_TOPIC_IN_NAMESRV (5.x; the body is a `TopicRouteData` whose queues are added)."""
 
     topic: str
+
+
+class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
+    """GET_ALL_TOPIC_CONFIG; releases after 5.3 read the table in pages, with these fields."""
+
+    topic_seq: Int32 | None = None
+    """How many topics the pages before had."""
+    data_version: str | None = None
+    """JSON of the `DataVersion` of the first page; empty for the first page."""
+    max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
+
+
+class GetAllTopicConfigResponse(Header, frozen=True, kw_only=True):
+    """GET_ALL_TOPIC_CONFIG, a page: how many topics all pages have together."""
+
+    total_topic_count: Int32 | None = field(default=None, name="totalTopicNum")
 
 
 class QuerySubscriptionByConsumerRequest(TopicHeader, frozen=True, kw_only=True):

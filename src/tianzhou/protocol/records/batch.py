@@ -10,6 +10,7 @@ and not checked, as in RocketMQ.
 
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -91,3 +92,19 @@ def _decode_item(view: memoryview, start: int) -> tuple[BatchItem, int]:
         )
     text = str(view[properties_at + 2 : start + size], "utf-8", "replace")
     return BatchItem(bytes(view[body_at:properties_at]), text, flag), size
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """The messages of a batch, encoded but for their offsets and their store time."""
+
+    topic: str
+    queue_id: int
+    records: bytearray
+    sizes: list[int]
+    """Of the records in bytes."""
+    codes: list[int]
+    """The tags codes of their queue entries."""
+    hashes: list[list[int]]
+    """Of the keys of each."""
+    key_count: int

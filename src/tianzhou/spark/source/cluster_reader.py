@@ -21,7 +21,7 @@ from tianzhou.client.group.broker_calls import PullStatus
 from tianzhou.client.group.subscriptions import Subscription
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.queues import Queue
-from tianzhou.errors import ConfigError, RouteNotFound, TianzhouError
+from tianzhou.errors import ConfigError, RemotingError, RouteNotFound, TianzhouError
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.topics import TopicList
@@ -43,7 +43,12 @@ from tianzhou.spark.offsets import (
     report_loss,
 )
 from tianzhou.spark.options import ReadFrom, SourceOptions
-from tianzhou.spark.source.pull_client import PULL_COUNT_MAX, PullClient, PullResult
+from tianzhou.spark.source.pull_client import (
+    PULL_COUNT_MAX,
+    RETRY_DELAY_S,
+    PullClient,
+    PullResult,
+)
 from tianzhou.spark.source.pull_pipeline import PullPipeline, cut
 
 log = logging.getLogger(__name__)
@@ -53,6 +58,10 @@ T = TypeVar("T")
 
 _REQUESTS_MAX = 32
 _SAMPLES, _SAMPLE_COUNT = 4, 32
+_BOUNDS_ATTEMPTS, _SKIP_ATTEMPTS = 7, 2
+"""Attempts to get the bounds of a queue: 6 s in all, and where the queue can be skipped."""
+CONFIRM_ATTEMPTS, _CONFIRM_PAUSE_S = 150, 0.2
+"""How long reading waits for messages that replicas have not confirmed to a new master: 30 s."""
 _BLOCKS_MAX = 4
 _BLOCK_BYTES = 1024 * 1024
 _BLOCK_COUNT_FIRST = 64
@@ -111,9 +120,11 @@ class ClusterReader(PullClient):
     ) -> dict[Queue, Bounds]:
         """The bounds of queues; with `allow_missing` without those of unavailable brokers."""
 
+        attempts_max = _SKIP_ATTEMPTS if allow_missing else _BOUNDS_ATTEMPTS
+
         async def ask(queue: Queue) -> tuple[Queue, Bounds] | None:
             try:
-                return queue, await self._bounds(queue)
+                return queue, await self._bounds(queue, attempts_max)
             except TianzhouError as error:
                 if not allow_missing or not error.retriable:
                     raise
@@ -122,16 +133,19 @@ class ClusterReader(PullClient):
 
         return dict(found for found in _gather(queues, ask) if found is not None)
 
-    async def _bounds(self, queue: Queue) -> Bounds:
-        try:
-            low = await self._calls.min_offset(queue)
-        except TianzhouError as error:
-            if not error.retriable:
-                raise
-            # The broker may be back at another address.
+    async def _bounds(self, queue: Queue, attempts_max: int) -> Bounds:
+        """Retries while another broker takes over, or the broker is back at another address."""
+        for number in range(attempts_max):
+            try:
+                low = await self._calls.min_offset(queue)
+                return Bounds(low, max(await self._calls.max_offset(queue), low))
+            except TianzhouError as error:
+                if number + 1 >= attempts_max or not error.retriable:
+                    raise
+            if number:
+                await asyncio.sleep(RETRY_DELAY_S * 2 ** (number - 1))
             await self._hub.routes.refresh([queue.topic])
-            low = await self._calls.min_offset(queue)
-        return Bounds(low, max(await self._calls.max_offset(queue), low))
+        raise AssertionError("attempts_max is at least 1")
 
     def resolve(self, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) -> Positions:
         """The positions that specs mean. Numbers are not checked against the bounds."""
@@ -197,7 +211,12 @@ class ClusterReader(PullClient):
 
         async def ask(queue: Queue) -> float | None:
             everything = Subscription(queue.topic)
-            reply = await self._pull(queue, positions[queue], 32, everything, MASTER_ID)
+            try:
+                reply = await self._pull(queue, positions[queue], 32, everything, MASTER_ID)
+            except TianzhouError as error:
+                if not error.retriable:
+                    raise
+                return None  # an estimate from the other queues is enough
             count = reply.next_offset - positions[queue]
             if reply.status is not PullStatus.FOUND or count < 1:
                 return None
@@ -271,9 +290,43 @@ class ClusterReader(PullClient):
         while at < wanted.stop:
             at = await self._pull_pipelined(block, at)
             if at < wanted.stop:
-                reply = await self._pull_with_retry(wanted.queue, at, wanted.stop - at)
-                at = self._add_result(block, reply, at)
+                at = self._add_result(block, await self._pull_existing(wanted, at), at)
         return block
+
+    async def _pull_existing(self, wanted: Range, at: int) -> PullResult:
+        """Pull messages that the queue held when the range was planned.
+
+        A response without them counts only if the present master gives it: the known one may be
+        a slave by now. A new master first waits until its replicas have confirmed the log that it
+        took over, and until then responds as at the end of the queue.
+        """
+        queue, stop = wanted.queue, wanted.stop
+        reply = await self._pull_with_retry(queue, at, stop - at)
+        if self._advances(reply, at):
+            return reply
+        for _ in range(CONFIRM_ATTEMPTS):
+            await self._hub.routes.refresh([queue.topic])
+            reply = await self._pull_with_retry(queue, at, stop - at)
+            if reply.status is not PullStatus.NO_NEW or not await self._is_held(queue, stop):
+                return reply
+            await asyncio.sleep(_CONFIRM_PAUSE_S)
+        raise RemotingError(
+            f"queue {queue}: the broker has messages from offset {at} on, but its replicas have "
+            f"not confirmed them within {CONFIRM_ATTEMPTS * _CONFIRM_PAUSE_S:.0f} s; check that "
+            f"enough of them run (tianzhou broker group {queue.broker_name})"
+        )
+
+    def _advances(self, reply: PullResult, at: int) -> bool:
+        """Whether a response has messages, or says that a filter rejects them."""
+        is_rejected = reply.status is PullStatus.NO_MATCH and self._is_filtered
+        return (reply.status is PullStatus.FOUND or is_rejected) and reply.next_offset > at
+
+    async def _is_held(self, queue: Queue, stop: int) -> bool:
+        """Whether the broker has all messages before an offset, shown to readers or not.
+
+        It moves readers back only from beyond what it has.
+        """
+        return (await self._pull_with_retry(queue, stop, 1)).next_offset >= stop
 
     async def _pull_pipelined(self, block: Block, at: int) -> int:
         """Pull without a task per request as long as messages follow; returns the next offset."""

@@ -1,4 +1,4 @@
-"""Commits a group's offsets as soon as each batch of a stream is done.
+"""Commits a group's offsets when each batch of a stream is done.
 
 Spark notifies a source of a finished batch only when the next one begins, so the option
 `commitOffsets` is always one batch behind. A query listener is notified at the end of every batch,

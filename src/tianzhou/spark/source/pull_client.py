@@ -32,7 +32,7 @@ _OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
 PULL_COUNT_MAX = 4096
 _PULL_BYTES_MAX = 1024 * 1024
 _ATTEMPTS_MAX = 6
-_RETRY_DELAY_S = 0.2
+RETRY_DELAY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PullClient:
                     raise
                 log.warning("queue %s: pull at %d failed, retrying: %s", queue, at, error)
             if broker_id == broker_ids[-1]:
-                await asyncio.sleep(_RETRY_DELAY_S * 2**number)
+                await asyncio.sleep(RETRY_DELAY_S * 2**number)
                 await self._hub.routes.refresh([queue.topic])
         raise RemotingError(
             f"queue {queue}: only a replica responds, and it has no messages from offset {at} on"

@@ -44,6 +44,10 @@ class DiskFile(Protocol):
         """Cuts the file, or grows it by bytes that read as zero and have no blocks yet."""
         ...
 
+    def zero(self, position: int, count: int) -> None:
+        """Makes a range read as zero, for mappings too; it may lose its disk blocks."""
+        ...
+
     def has_data(self, position: int) -> bool:
         """False only if everything from `position` on certainly reads as zero."""
         ...
@@ -129,8 +133,10 @@ class Disk(Protocol):
         """
         ...
 
-    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
-        """Whether the operating system reads ahead when mapped pages are read."""
+    def read_ahead(
+        self, view: memoryview, *, enabled: bool, start: int = 0, stop: int | None = None
+    ) -> None:
+        """Whether the operating system reads ahead when mapped pages of a range are read."""
         ...
 
 

@@ -36,8 +36,8 @@ class MappedFile:
     """Bytes `first` to `stop` of a sequence of files."""
 
     __slots__ = (
-        "_directory", "_disk", "_read_ahead", "_removed", "_view", "first", "made", "new_name",
-        "reserved_bytes", "size_bytes", "staged", "stop", "touched",
+        "_directory", "_disk", "_read_ahead", "_removed", "_view", "_written", "first", "made",
+        "new_name", "reserved_bytes", "size_bytes", "staged", "stop", "touched",
     )  # fmt: skip
 
     _making = threading.Lock()
@@ -60,6 +60,8 @@ class MappedFile:
         """It was created, and its name is not durable yet."""
         self._removed = False
         self._read_ahead = True
+        self._written: int | None = None
+        """Position from which on nothing was written when `expect_writes` was called."""
         self.reserved_bytes = 0
         """Position up to which `ensure_space` has allocated disk blocks."""
         self.touched = True
@@ -100,8 +102,7 @@ class MappedFile:
                 if view is None:
                     with self.opened(writable=writable) as handle:
                         view = handle.map()
-                    if not self._read_ahead:
-                        self._disk.read_ahead(view, enabled=False)
+                    self._advise(view)
                     self._view = view
         self.touched = True
         return view
@@ -112,6 +113,29 @@ class MappedFile:
             self._read_ahead = enabled
             if self._view is not None and not self.staged:
                 self._disk.read_ahead(self._view, enabled=enabled)
+                self._advise(self._view)
+
+    def expect_writes(self, position: int) -> None:
+        """Have the operating system read ahead before `position` only, not in what is reserved.
+
+        Behind the last write there is nothing to read. With read-ahead a reader of what was just
+        written, as the one that sends it to slaves, would fill megabytes of the page cache with
+        zeros each time, which costs more than the rest of its work.
+        """
+        with self._viewing:
+            self._written = position
+            if self._view is not None and not self.staged:
+                self._advise(self._view)
+
+    def _advise(self, view: memoryview) -> None:
+        """Say where to read ahead."""
+        if not self._read_ahead:
+            self._disk.read_ahead(view, enabled=False)
+        elif self._written is not None:
+            self._disk.read_ahead(view, enabled=True, stop=self._written)
+            self._disk.read_ahead(
+                view, enabled=False, start=self._written, stop=self.reserved_bytes
+            )
 
     def unmap(self) -> None:
         with self._viewing:
@@ -169,17 +193,23 @@ class MappedFile:
         with self.opened() as handle:
             return handle.has_data(position)
 
-    def cut(self, position: int) -> None:
-        """Zeroes everything from `position` on, durably. No slice of the mapping may be in use.
+    def cut(self, position: int, *, durable: bool = True) -> None:
+        """Zeroes everything from `position` on; slices of the mapping read zeros then.
 
-        The file is short for a moment; after a power cut in that moment recovery extends it.
+        The file never becomes shorter: touching a mapped page behind its end is fatal. Without
+        `durable` the caller syncs the file.
         """
-        self.unmap()
+        if self.staged and self._view is not None and position < len(self._view):
+            self._view[position:] = bytes(len(self._view) - position)
+        if not self.made:
+            return
         with self.opened(writable=True) as handle:
-            handle.resize(position)
             self.reserved_bytes = 0
-            handle.resize(self.size_bytes)
-            handle.sync()
+            handle.zero(position, self.size_bytes - position)
+            if handle.size_bytes() < self.size_bytes:
+                handle.resize(self.size_bytes)
+            if durable:
+                handle.sync()
 
     def sync(self) -> None:
         with self.opened(writable=True) as handle:

@@ -44,6 +44,11 @@ _syncfs = _system_call("syncfs", ctypes.c_int) if _is_at_least(5, 8) else None
 # Unlike `mmap.madvise` this call releases the interpreter lock.
 _madvise = _system_call("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = _system_call("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_fallocate = _system_call(
+    "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong
+)
+_PUNCH_HOLE = 0x01 | 0x02
+"""Of `fallocate`: keep the size of the file, and give back the blocks of the range."""
 _FLOCK = struct.Struct("@hhqqi4x")
 """The C structure `flock` of Linux: type, whence, start, length, process."""
 _ODD = bytes(range(1, 256, 2))
@@ -77,6 +82,24 @@ class RealFile:
 
     def resize(self, size_bytes: int) -> None:
         os.ftruncate(self._fd, size_bytes)
+
+    def zero(self, position: int, count: int) -> None:
+        if count <= 0 or (_fallocate and not _fallocate(self._fd, _PUNCH_HOLE, position, count)):
+            return
+        number = ctypes.get_errno()
+        if _fallocate and number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise OSError(number, os.strerror(number), str(self.path))
+        self._write_zeros(position, position + count)
+
+    def _write_zeros(self, position: int, stop: int) -> None:
+        """Where there are other bytes: a sparse file stays sparse."""
+        while position < stop:
+            found = self.read(position, min(_DATA_READ_BYTES, stop - position))
+            if not found:
+                return
+            if found != _ZEROS[: len(found)]:
+                self.write(position, bytes(len(found)))
+            position += len(found)
 
     def has_data(self, position: int) -> bool:
         # File systems call more "data" than was written (whole folios), so a little is read.
@@ -299,7 +322,12 @@ class RealDisk:
         for at in range(start, stop, _RELEASE_SLICE_BYTES):
             area.madvise(mmap.MADV_DONTNEED, at, min(_RELEASE_SLICE_BYTES, stop - at))
 
-    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
+    def read_ahead(
+        self, view: memoryview, *, enabled: bool, start: int = 0, stop: int | None = None
+    ) -> None:
         area = view.obj
         assert isinstance(area, mmap.mmap)
-        area.madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
+        start = -(-start // PAGE_BYTES) * PAGE_BYTES
+        count = (len(view) if stop is None else stop) - start
+        if count > 0:
+            area.madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM, start, count)

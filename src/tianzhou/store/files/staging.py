@@ -9,9 +9,14 @@ ASYNC_FLUSH only.
 import ctypes
 import logging
 import mmap
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tianzhou.store.files.mapped_file import MappedFile
+
+Arrival = tuple[str, int, int, int, int]
+"""Topic, queue id, queue offset, tags code and store time of a new message."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,32 @@ def _lock(area: mmap.mmap, size_bytes: int) -> bool:
     held = ctypes.c_char.from_buffer(area)
     code: int = libc.mlock(ctypes.c_void_p(ctypes.addressof(held)), ctypes.c_size_t(size_bytes))
     return code == 0
+
+
+class DeferredArrivals:
+    """Messages that are not committed yet: they are announced when they are readable."""
+
+    def __init__(self, announce: Callable[[*Arrival], None] | None, end: Callable[[], int]) -> None:
+        """`end` returns the log offset after the last staged message."""
+        self._announce = announce
+        self._end = end
+        self._waiting: deque[tuple[int, Arrival]] = deque()
+        """Each with the log offset that makes it readable."""
+
+    def add(self, *arrival: *Arrival) -> None:
+        """A message is staged."""
+        self._waiting.append((self._end(), arrival))
+
+    def committed(self, log_offset: int) -> None:
+        """The log is readable up to a log offset."""
+        while self._waiting and self._waiting[0][0] <= log_offset:
+            _, arrival = self._waiting.popleft()
+            if self._announce is not None:
+                self._announce(*arrival)
+
+    def clear(self) -> None:
+        """The log was cut."""
+        self._waiting.clear()
 
 
 @dataclass(slots=True)

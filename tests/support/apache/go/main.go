@@ -1,16 +1,19 @@
 // Exchange sends messages with the stock Go client and consumes them with two push consumers.
 //
 //	exchange NAMESRV TOPIC COUNT
+//	exchange NAMESRV TOPIC read
 //
 // It sends COUNT messages in each way of the client: sync, async, oneway and batch. One group consumes
 // all of them, another those with the tag "sync". What was stored and what came is printed as one JSON
-// document: {"stored": N, "all": [...], "tagged": [...]}.
+// document: {"stored": N, "all": [...], "tagged": [...]}. With "read" it prints the body of each message on
+// a line of its own, until its input ends.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -31,6 +34,9 @@ type Arrived struct {
 	Tags string `json:"tags"`
 	Keys string `json:"keys"`
 }
+
+// Handler gets messages.
+type Handler = func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error)
 
 // Inbox collects what one consumer gets.
 type Inbox struct {
@@ -62,6 +68,13 @@ func (inbox *Inbox) wait(count int, deadline time.Time) {
 
 func main() {
 	rlog.SetLogLevel("error")
+	if os.Args[3] == "read" {
+		if err := read(os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	count, err := strconv.Atoi(os.Args[3])
 	if err == nil {
 		err = exchange(os.Args[1], os.Args[2], count)
@@ -80,12 +93,12 @@ func exchange(namesrv, topic string, count int) error {
 	all, tagged := &Inbox{}, &Inbox{}
 	deadline := time.Now().Add(patience)
 	everything := consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
-	first, err := consume(namesrv, topic, topic+"-all", everything, all)
+	first, err := consume(namesrv, topic, topic+"-all", everything, all.take)
 	if err != nil {
 		return err
 	}
 	some := consumer.MessageSelector{Type: consumer.TAG, Expression: "sync || nothing"}
-	second, err := consume(namesrv, topic, topic+"-tagged", some, tagged)
+	second, err := consume(namesrv, topic, topic+"-tagged", some, tagged.take)
 	if err != nil {
 		return err
 	}
@@ -98,6 +111,25 @@ func exchange(namesrv, topic string, count int) error {
 	}
 	told := map[string]any{"stored": stored, "all": all.seen(), "tagged": tagged.seen()}
 	return json.NewEncoder(os.Stdout).Encode(told)
+}
+
+func show(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	for _, message := range messages {
+		fmt.Println(string(message.Body))
+	}
+	return consumer.ConsumeSuccess, nil
+}
+
+func read(namesrv, topic string) error {
+	everything := consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
+	receiver, err := consume(namesrv, topic, topic+"-go", everything, show)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	return receiver.Shutdown()
 }
 
 func message(topic, way string, number int) *primitive.Message {
@@ -163,7 +195,7 @@ func send(namesrv, topic string, count int) (int, error) {
 }
 
 func consume(
-	namesrv, topic, group string, selector consumer.MessageSelector, inbox *Inbox,
+	namesrv, topic, group string, selector consumer.MessageSelector, handle Handler,
 ) (rocketmq.PushConsumer, error) {
 	receiver, err := rocketmq.NewPushConsumer(
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
@@ -174,7 +206,7 @@ func consume(
 	if err != nil {
 		return nil, err
 	}
-	if err := receiver.Subscribe(topic, selector, inbox.take); err != nil {
+	if err := receiver.Subscribe(topic, selector, handle); err != nil {
 		return nil, err
 	}
 	return receiver, receiver.Start()

@@ -32,6 +32,7 @@ public final class Shell extends JsonProgram {
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
     private Scenario scenario;
+    private SendLoad load;
 
     public static void main(String[] args) throws Exception {
         new Shell().serve();
@@ -48,6 +49,16 @@ public final class Shell extends JsonProgram {
                 return startProducer(request);
             case "send":
                 return send(request);
+            case "start_load":
+                load = new SendLoad(producers.get(request.getString("name")), request.getString("topic"),
+                    request.getIntValue("threads"));
+                return "started";
+            case "load_count":
+                return load.count();
+            case "load_longest_ms":
+                return load.longestMs();
+            case "stop_load":
+                return load.stop();
             case "publish_queues":
                 return publishQueues(request);
             case "stop_producer":
@@ -156,6 +167,9 @@ public final class Shell extends JsonProgram {
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(request.getIntValue("timeout_ms"));
         producer.setRetryTimesWhenSendFailed(5);
+        if (request.containsKey("poll_ms")) {
+            producer.setPollNameServerInterval(request.getIntValue("poll_ms"));
+        }
         producer.start();
         producers.put(request.getString("name"), producer);
         return "started";

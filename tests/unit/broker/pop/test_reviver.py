@@ -16,6 +16,7 @@ from tianzhou.broker.pop.index import PopIndex
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -74,8 +75,9 @@ class Bench:
         def visible(_: str) -> None:
             self.visible_count += 1
 
+        settings = LiveSettings(load_broker_config(environ={}, flags=given))
         return Pops(
-            LiveSettings(load_broker_config(environ={}, flags=given)), self.store, self.topics,
+            settings, self.store, Durability(self.store, settings), self.topics,
             GroupTable(lambda: self.now_ms), self.offsets, Stats(started_ms=0),
             lambda: self.now_ms, lambda: self.now_ms, HOST, saved, visible,
              timed_until_ms=self.timed_until,

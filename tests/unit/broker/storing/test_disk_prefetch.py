@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tianzhou.broker.scheduled.delay_levels import DelayLevels
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.disk_prefetch import QueueRange, prefetch
+from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -28,6 +30,7 @@ from tianzhou.config.settings import Given
 from tianzhou.message import StoredMessage
 from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tianzhou.protocol import properties
+from tianzhou.protocol.filter import parse_tags
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.files.real_disk import RealDisk
 from tianzhou.store.message_store import Draft, MessageStore
@@ -75,7 +78,7 @@ def test_prefetching_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         for limit_bytes, record_count in ((5000, 2), (1, 1)):
             monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch._NEXT_BYTES", limit_bytes)
             before = disk.calls["read"]
-            disk_prefetch.prefetch_next(store, "t", 0, 3)
+            disk_prefetch.prefetch_next(store, "t", 0, 3, 32)
             assert disk.calls["read"] - before == 1 + record_count
 
 
@@ -100,15 +103,93 @@ def test_only_old_messages_that_are_not_cached_need_the_disk(
         def is_cached(view: memoryview, start: int, stop: int) -> bool:
             return start >= new
 
-        def has_entries(queue: ConsumeQueue, queue_offset: int) -> bool:
+        def entries_are_cached(queue: ConsumeQueue, queue_offsets: range) -> bool:
             return entries_there
 
         monkeypatch.setattr(disk, "is_cached", is_cached)
-        monkeypatch.setattr(disk_prefetch, "_has_entries", has_entries)
+        monkeypatch.setattr(disk_prefetch, "_has_entries", entries_are_cached)
         assert needed() == [False, True, True, False, False, False]
         entries_there = False
         assert needed() == [False, True, True, True, False, False]
         assert not disk_prefetch.needs_disk(store, "?", 0, 0, 3)
+
+
+def has_entries(queue: ConsumeQueue, queue_offsets: range) -> bool:
+    return True
+
+
+def test_only_messages_that_the_next_read_returns_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    config = replace(
+        small_config(log_file_bytes=1 << 20), max_transfer_bytes_on_message_in_memory=7000,
+        max_transfer_count_on_message_in_memory=4,
+    )  # fmt: skip
+    monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 0)
+    monkeypatch.setattr(disk_prefetch, "_has_entries", has_entries)
+    with open_store(config, disk) as store:
+        starts = [
+            store.append(
+                Draft("t", 0, bytes(2000 if number < 8 else 20), f"TAGS\x01{tag}\x02", NOON_MS,
+                      BORN, HERE)
+            ).log_offset
+            for number, tag in enumerate("abababab" + "cccccccc")
+        ]  # fmt: skip
+        store.flush()
+        evicted = 0
+
+        def is_cached(view: memoryview, start: int, stop: int) -> bool:
+            return not start <= starts[evicted] < stop
+
+        monkeypatch.setattr(disk, "is_cached", is_cached)
+
+        def waited_for(queue_offset: int, count: int, tag: str | None = None) -> list[int]:
+            """The messages that such a pull would wait for if they were evicted."""
+            nonlocal evicted
+            accept = None if tag is None else parse_tags(tag).matches
+            waited: list[int] = []
+            for evicted in range(16):
+                needs = disk_prefetch.needs_disk(store, "t", 0, queue_offset, count, accept)
+                assert needs == disk_prefetch.prefetch_next(
+                    store, "t", 0, queue_offset, count, accept
+                )
+                waited += [evicted] * needs
+            return waited
+
+        assert waited_for(0, 1) == [0]
+        assert waited_for(0, 32) == [0, 1, 2], "7000 bytes"
+        assert waited_for(9, 3) == [9, 10, 11]
+        assert waited_for(9, 32) == [9, 10, 11, 12], "4 messages"
+        assert waited_for(0, 32, "b") == [1, 3, 5]
+        assert waited_for(0, 1, "b") == [1]
+
+
+def test_messages_of_two_files_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 0)
+    monkeypatch.setattr(disk_prefetch, "_has_entries", has_entries)
+    with open_store(small_config(), disk) as store:
+        for _ in range(6):
+            store.append(Draft("t", 0, bytes(2000), "", NOON_MS, BORN, HERE))
+        store.flush()
+        first, second = store.log.segments.files[:2]
+        views = {id(file.view().obj): file for file in (first, second)}
+        cached_file = first
+
+        def is_cached(view: memoryview, start: int, stop: int) -> bool:
+            return views.get(id(view.obj)) is cached_file
+
+        monkeypatch.setattr(disk, "is_cached", is_cached)
+        queue = store.queues.get("t", 0)
+        assert queue is not None
+        count = sum(log_offset < first.stop for log_offset, _, _ in queue.raw_entries(0, 6))
+        assert 0 < count < 6
+        assert not disk_prefetch.needs_disk(store, "t", 0, 0, count)
+        assert disk_prefetch.needs_disk(store, "t", 0, 0, count + 1)
+        cached_file = second
+        assert disk_prefetch.needs_disk(store, "t", 0, 0, count)
+        assert not disk_prefetch.needs_disk(store, "t", 0, count, 6 - count)
 
 
 def test_a_real_disk_knows_what_is_cached(tmp_path: Path) -> None:
@@ -188,7 +269,10 @@ async def test_halves_are_prefetched_by_a_thread_before_they_are_checked(
     monkeypatch.setattr(disk_prefetch, "prefetch", fetching)
     with MessageStore.open(settings.config) as store:
         writer = MessageWriter(store)
-        halves = Halves(settings, store, writer, OffsetTable(), lambda: NOON_MS, steady_ms, HERE)
+        halves = Halves(
+            settings, store, Durability(store, settings), writer, OffsetTable(), lambda: NOON_MS,
+            steady_ms, HERE,
+        )  # fmt: skip
         topics = TopicTable((), lambda: NOON_MS)
         checks = CheckLoop(halves, topics, ask)
         writer.add_redirect(halves.redirect)

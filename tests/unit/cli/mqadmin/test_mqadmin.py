@@ -171,6 +171,8 @@ CALLS = {
     "setConsumeMode -b h:1 -t T -g G -m POP -q 2": "group mode G T POP --share 2 --broker h:1",
     "haStatus -b h:1": "broker ha h:1",
     "haStatus -c C -i 5": "broker ha C --every 5 --watch",
+    "getSyncStateSet -a h:1 -b B -i 5": "broker group B --broker h:1",
+    "electMaster -a h:1 -b 2 -bn B -c C": "broker switch B --to 2 --broker h:1 --yes",
     "resetMasterFlushOffset -b h:1 -o 7": "broker flush-offset h:1 7 --yes",
     "clusterList": "cluster show",
     "clusterList -m": "cluster top --once",
@@ -261,7 +263,8 @@ def test_usage_errors() -> None:
         (["switchTimerEngine"], 1, "there is only one timer engine"),
         (["producerConnection", "-g", "G"], 2, "-t (topic) is missing"),
         (["exportConfigs"], 2, "-c (clusterName) is missing"),
-        (["electMaster", "-a", "x"], 1, "no controller"),
+        (["getControllerConfig", "-a", "x"], 1, "no controller"),
+        (["electMaster", "-a", "x"], 2, "-bn (brokerName) is missing"),
         (["help", "nothing"], 2, "there is no subcommand"),
     ],
 )

@@ -62,7 +62,7 @@ def test_failures_without_a_response_are_retried_by_their_flags(
     [
         (ResponseCode.SYSTEM_ERROR, MAYBE_STORED, MAYBE_STORED, True, False),
         (ResponseCode.SYSTEM_BUSY, NOT_SENT, NOT_SENT, True, False),
-        (ResponseCode.SERVICE_NOT_AVAILABLE, NOT_SENT, NOT_SENT, True, False),
+        (ResponseCode.SERVICE_NOT_AVAILABLE, NOT_SENT, NOT_SENT, True, True),
         (ResponseCode.GO_AWAY, NOT_SENT, NOT_SENT, True, True),
         (ResponseCode.FLOW_CONTROL, FINAL, FINAL, True, False),
         (ResponseCode.NO_PERMISSION, FINAL, MAYBE_STORED, False, True),

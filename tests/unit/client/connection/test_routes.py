@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.client.connection.routes import (
-    address_for_reading,
+    addresses_for_reading,
     broker_addresses,
     route_of,
     template_route,
@@ -96,19 +96,20 @@ def test_addresses() -> None:
 @pytest.mark.parametrize(
     ("broker_id", "expected"),
     [
-        (0, ("m:1", False)),
-        (2, ("s:2", True)),
-        (1, ("s:2", True)),  # replaced by the next slave
-        (5, ("m:1", False)),
+        (0, ["m:1", "s:2", "s:3"]),
+        (2, ["s:2", "m:1", "s:3"]),
+        (1, ["s:2", "m:1", "s:3"]),  # replaced by the next slave, as by Java's clients
+        (5, ["m:1", "s:2", "s:3"]),
     ],
 )
-def test_address_for_reading(broker_id: int, expected: tuple[str, bool]) -> None:
-    assert address_for_reading({0: "m:1", 2: "s:2"}, broker_id) == expected
+def test_addresses_for_reading(broker_id: int, expected: list[str]) -> None:
+    found = addresses_for_reading({4: "s:3", 2: "s:2", 0: "m:1"}, broker_id)
+    assert found == [(address, address != "m:1") for address in expected]
 
 
-def test_address_for_reading_without_a_master() -> None:
-    assert address_for_reading({1: "s:2"}, 0) == ("s:2", True)
-    assert address_for_reading({}, 0) is None
+def test_addresses_for_reading_without_a_master() -> None:
+    assert addresses_for_reading({1: "s:2"}, 0) == [("s:2", True)]
+    assert addresses_for_reading({}, 0) == []
 
 
 def test_static_topics_are_refused_with_the_reason() -> None:

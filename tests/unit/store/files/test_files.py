@@ -398,3 +398,45 @@ def test_a_lock_excludes_other_processes_and_this_one(tmp_path: Path) -> None:
     again = RealDisk().lock(path)
     assert again is not None
     again.close()
+
+
+def test_nothing_is_read_ahead_where_the_log_is_about_to_be_written(tmp_path: Path) -> None:
+    """What a reader of the last record reads ahead there is zeros, megabytes of them."""
+    file_bytes, reserved = 1 << 20, 1 << 18
+    file = MappedFile(RealDisk(), tmp_path, 0, file_bytes)
+    file.create()
+    file.ensure_space(0, 100, more=reserved - 4096)
+    view = file.view()
+    view[:100] = b"x" * 100
+    assert random_ranges(file.path) == []
+    file.expect_writes(100)
+    assert random_ranges(file.path) == [(4096, reserved)]
+    file.unmap()
+    del view
+    kept = file.view()
+    assert random_ranges(file.path) == [(4096, reserved)], "also if it is mapped again"
+    file.expect_writes(reserved // 2)
+    assert random_ranges(file.path) == [(reserved // 2, reserved)]
+    file.set_read_ahead(enabled=False)
+    assert random_ranges(file.path) == [(0, file_bytes)]
+    file.set_read_ahead(enabled=True)
+    assert random_ranges(file.path) == [(reserved // 2, reserved)]
+    file.expect_writes(file_bytes)
+    assert random_ranges(file.path) == []
+    assert kept[0] == ord("x")
+
+
+def random_ranges(path: Path) -> list[tuple[int, int]]:
+    """The ranges of a mapped file with the advice for random reads ("rr")."""
+    found = list[tuple[int, int]]()
+    start = stop = 0
+    is_file = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name = line.split(" ", 1)[0]
+        if "-" in name:
+            low, high = (int(each, 16) for each in name.split("-"))
+            start = int(line.split()[2], 16)
+            stop, is_file = start + high - low, line.endswith(str(path))
+        elif is_file and name == "VmFlags:" and "rr" in line.split():
+            found.append((start, stop))
+    return found

@@ -6,8 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from tianzhou.broker.config import BrokerConfig, check_config
+from tianzhou.broker.failover_settings import check_change
+from tianzhou.broker.handlers.admin.ha_group import failover_keys
+from tianzhou.broker.handlers.admin.replication import runtime_keys
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.statistics.counters import Stats
+from tianzhou.config.settings import Loaded
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.topics import DataVersion, KVTable
 from tianzhou.protocol.codes import ResponseCode
@@ -41,10 +45,15 @@ def get_broker_config(deps: Deps, _: Connection, __: Command) -> Command:
 async def update_broker_config(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_BROKER_CONFIG: check, save, then apply; an invalid value changes nothing."""
     config = deps.settings.config
+
+    def check(loaded: Loaded[BrokerConfig]) -> None:
+        check_config(loaded)
+        check_change(deps.settings.config, loaded.config)
+
     update = await change_settings(
         deps.settings, connection, request, config.broker_config_path,
         fixed=fixed_keys(config.config_black_list, *_ALWAYS_FIXED),
-        has_accounts=deps.acl_files is not None, check=check_config,
+        has_accounts=deps.acl_files is not None, check=check,
     )  # fmt: skip
     deps.on_settings(update.before, update.loaded.config)
     pending = ", ".join(update.pending())
@@ -118,7 +127,10 @@ def runtime_info(deps: Deps) -> dict[str, str]:
         "commitLogDirCapacity": capacity,
         "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
-        "brokerActive": "true",
+        # As in RocketMQ 5.x: false where the services of a master do not run.
+        "brokerActive": "false" if config.is_slave else "true",
+        **runtime_keys(deps.replication_status(), is_slave=config.is_slave),
+        **failover_keys(deps),
         **deps.scheduled.runtime_info(),
     }
 

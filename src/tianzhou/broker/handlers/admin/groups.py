@@ -1,4 +1,4 @@
-"""Administration of consumer groups: create, change, delete, list, and all offsets."""
+"""Administration of consumer groups: create, change, delete, show."""
 
 import logging
 
@@ -21,7 +21,6 @@ from tianzhou.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
 )
-from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
@@ -101,12 +100,6 @@ async def delete_group(deps: Deps, connection: Connection, request: Command) -> 
 
 
 @sliced
-def get_all_groups(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    return (yield from success_with(deps.groups.as_body()))
-
-
-@sliced
 def get_group(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
     header = decode(GroupRequest, request.fields)
@@ -114,12 +107,6 @@ def get_group(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     if group is None:
         raise no_group(header.group)
     return (yield from success_with(group))
-
-
-@sliced
-def get_all_offsets(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
-    """GET_ALL_CONSUMER_OFFSET."""
-    return (yield from success_with(ConsumerOffsetTable(offsets=deps.offsets.by_key)))
 
 
 async def update_group_forbidden(deps: Deps, connection: Connection, request: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Store administration: clean-up, raw queue entries, replication status."""
+"""Store administration: clean-up, raw queue entries, progress for slaves."""
 
 import asyncio
 import logging
@@ -10,13 +10,11 @@ from tianzhou.broker.handlers.admin.topics import delete_queues
 from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.heartbeat import subscription_body
 from tianzhou.broker.tables.clients import Subscription
-from tianzhou.broker.tables.saver import encode_table
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import (
     is_system_topic,
 )
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies.ha import HARuntimeInfo
 from tianzhou.protocol.bodies.queues import ConsumeQueueData, QueryConsumeQueueBody
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -47,7 +45,15 @@ async def delete_expired_log(deps: Deps, connection: Connection, _: Command) -> 
 
 
 async def clean_unused_topics(deps: Deps, connection: Connection, _: Command) -> Command:
-    """CLEAN_UNUSED_TOPIC: delete queues of topics that are no longer in the table."""
+    """CLEAN_UNUSED_TOPIC: delete queues of topics that are no longer in the table.
+
+    A slave's table may be behind its log, so a queue whose topic is missing may be a new one.
+    """
+    if deps.settings.config.is_slave:
+        return Command(
+            code=ResponseCode.SUCCESS,
+            remark="this broker is a slave: it deletes no queues, as topics come from its master",
+        )
     unused = [
         topic
         for topic in sorted(deps.store.queues.by_topic)
@@ -115,11 +121,12 @@ def query_consume_queue(deps: Deps, _: Connection, request: Command) -> Command:
     if header.consumer_group:
         subscription = deps.consumers.subscription(header.consumer_group, topic)
         filter_data = _filter_data(header.consumer_group, topic, subscription)
-    low, high = queue.min_offset(deps.store.first_log_offset), queue.next_offset
+    low = deps.store.min_offset(topic, header.queue_id)
+    high = deps.store.max_offset(topic, header.queue_id)
     entries: list[ConsumeQueueData] = []
     remark = None
     if 0 <= header.index < high:
-        count = min(max(header.count, 0), _ENTRIES_MAX)
+        count = min(max(header.count, 0), _ENTRIES_MAX, high - header.index)
         for log_offset, size_bytes, tags_code in queue.entries(header.index, count):
             entries.append(_entry(log_offset, size_bytes, tags_code, subscription))
     else:
@@ -159,32 +166,3 @@ def _filter_data(group: str, topic: str, subscription: Subscription | None) -> s
         "problem": subscription.problem,
     }  # fmt: skip
     return msgspec.json.encode(data).decode()
-
-
-def get_delay_offsets(deps: Deps, _: Connection, __: Command) -> Command:
-    """GET_ALL_DELAY_OFFSET."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_table(deps.scheduled.delays.as_file()))
-
-
-def get_timer_check(deps: Deps, _: Connection, __: Command) -> Command:
-    """GET_TIMER_CHECK_POINT."""
-    check = deps.scheduled.timer_checkpoint()
-    if check is None:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"
-        )
-    return Command(code=ResponseCode.SUCCESS, body=check)
-
-
-# -- replication -----------------------------------------------------------------------------------
-
-
-def get_ha_status(deps: Deps, _: Connection, __: Command) -> Command:
-    """GET_BROKER_HA_STATUS (5.x): a master without slaves."""
-    info = HARuntimeInfo(master=True, master_max_offset=deps.store.end_log_offset)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
-
-
-def reset_master_flush_offset(_: Deps, __: Connection, ___: Command) -> Command:
-    """RESET_MASTER_FLUSH_OFFSET (5.x): for slaves only; a master responds SUCCESS."""
-    return Command(code=ResponseCode.SUCCESS)

@@ -191,12 +191,6 @@ def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None
 # -- listing ---------------------------------------------------------------------------------------
 
 
-@sliced
-def get_all_topic_config(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
-    """GET_ALL_TOPIC_CONFIG."""
-    return (yield from success_with(deps.topics.as_body()))
-
-
 def get_topic_config(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_TOPIC_CONFIG (5.x)."""
     header = decode(TopicRequest, request.fields)

@@ -1,0 +1,203 @@
+"""Benchmark of automatic failover: how long a switch takes, and how long our client waits.
+
+Three brokers with one name, SYNC_MASTER, a nameserver and three etcd on this machine, and one of
+our producers with eight batches in flight. In each run one thing happens to the master: it is
+killed (SIGKILL), stopped (SIGSTOP), or asked to hand over. Measured are the time until the
+nameserver has another master, looked up every few ms, and the longest time between two
+acknowledgements.
+
+Each round starts with a new group, as frequent elections are slowed down. `python -m
+bench.bench_failover` prints the table; `--runs N` changes the number of runs.
+"""
+
+import argparse
+import asyncio
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support import failover_load
+from tests.support.brokers import Peer, peer_of
+from tests.support.elected_group import NAME, ElectedGroup, ElectedReplica, elected_group
+from tests.support.failover_scenario import LoadProcess, start_load
+
+from bench.progress import say
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.replication import groups
+from tianzhou.names import MASTER_ID
+from tianzhou.protocol import bodies
+from tianzhou.protocol.bodies.route import ClusterInfo
+from tianzhou.protocol.codes import RequestCode
+
+HEADS = ["what happens to the master", "new master registered, s", "aim",
+         "longest wait of our client, s", "aim", "met"]  # fmt: skip
+RUNS, QUICK_RUNS = 10, 1
+_ETCD_COUNT = 3
+_LOOK_S = 0.005
+_LIMIT_S = 30.0
+_BATCHES_AROUND = 20
+"""Acknowledged before and after what happens."""
+_RUN_S = 5.5
+"""Expected, with the start of its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to the master."""
+
+    title: str
+    begin: Callable[[ElectedGroup, ElectedReplica], Awaitable[None]]
+    end: Callable[[ElectedReplica], Awaitable[None]]
+    registered_aim_s: float
+    gap_aim_s: float | None
+
+
+@dataclass(slots=True)
+class Samples:
+    """Of one fault."""
+
+    registered_s: list[float] = field(default_factory=list[float])
+    gap_s: list[float] = field(default_factory=list[float])
+
+
+async def _kill(_: ElectedGroup, master: ElectedReplica) -> None:
+    await master.kill()
+
+
+async def _run_again(master: ElectedReplica) -> None:
+    await master.run()
+
+
+async def _freeze(_: ElectedGroup, master: ElectedReplica) -> None:
+    master.send_signal(signal.SIGSTOP)
+
+
+async def _thaw(master: ElectedReplica) -> None:
+    master.send_signal(signal.SIGCONT)
+
+
+async def _switch(group: ElectedGroup, master: ElectedReplica) -> None:
+    own = await group.id_of(master)
+    target = next(each for each in sorted((await group.view()).replicas) if each != own)
+    async with Admin(group.namesrv) as admin:
+        await groups.ask(admin, master.address, "switch", replica_id=target)
+
+
+async def _nothing(_: ElectedReplica) -> None:
+    return
+
+
+KILLED = Fault("killed (`kill -9`)", _kill, _run_again, 2.0, 3.0)
+STOPPED = Fault("stopped (SIGSTOP), as with a power cut", _freeze, _thaw, 6.0, 7.0)
+SWITCHED = Fault("planned switch", _switch, _nothing, 0.5, None)
+ROUNDS = ((SWITCHED, KILLED), (STOPPED,))
+"""The faults of one group each: not so many elections that they are slowed down."""
+
+
+def expected_s(*, quick: bool) -> float:
+    """The duration of all."""
+    return (QUICK_RUNS if quick else RUNS) * 3 * _RUN_S
+
+
+def measure(runs: int) -> dict[str, Samples]:
+    """All faults, so many times."""
+    results = {fault.title: Samples() for faults in ROUNDS for fault in faults}
+    for number in range(runs):
+        for faults in ROUNDS:
+            with tempfile.TemporaryDirectory(prefix="bench-failover-") as folder:
+                asyncio.run(_group(Path(folder), faults, results))
+        say(f"failover: run {number + 1} of {runs}")
+    return results
+
+
+async def _group(folder: Path, faults: tuple[Fault, ...], results: dict[str, Samples]) -> None:
+    async with AsyncExitStack() as stack:
+        group = await stack.enter_async_context(elected_group(folder, etcd_count=_ETCD_COUNT))
+        await group.accepting_master()
+        load = await start_load(folder, "send", group.namesrv, "bench")
+        stack.push_async_callback(load.stop)
+        peer = await stack.enter_async_context(peer_of(group.namesrv))
+        for fault in faults:
+            await group.in_sync(group.replicas)
+            await _more(load)
+            await _one(group, load, peer, fault, results[fault.title])
+
+
+async def _one(
+    group: ElectedGroup, load: LoadProcess, peer: Peer, fault: Fault, samples: Samples
+) -> None:
+    master = await group.master()
+    began_s = time.monotonic()
+    beginning = asyncio.create_task(_begin(fault, group, master))
+    registered_s = await _other_registered(peer, master) - began_s
+    await beginning
+    await _more(load)
+    samples.registered_s.append(registered_s)
+    samples.gap_s.append(load.longest_gap_s(began_s))
+    await fault.end(master)
+
+
+async def _begin(fault: Fault, group: ElectedGroup, master: ElectedReplica) -> None:
+    await fault.begin(group, master)
+
+
+async def _other_registered(peer: Peer, master: ElectedReplica) -> float:
+    """The moment at which the nameserver has another master."""
+    until_s = time.monotonic() + _LIMIT_S
+    while (now_s := time.monotonic()) < until_s:
+        response = await peer.expect(RequestCode.GET_BROKER_CLUSTER_INFO)
+        known = bodies.decode(ClusterInfo, response.body).brokers.get(NAME)
+        address = (known.addresses or {}).get(MASTER_ID) if known else None
+        if address not in (None, master.address):
+            return now_s
+        await asyncio.sleep(_LOOK_S)
+    raise AssertionError(f"no other master within {_LIMIT_S} s:\n{master.log_text()[-2000:]}")
+
+
+async def _more(load: LoadProcess) -> None:
+    """Wait until some more batches are acknowledged."""
+    wanted = load.count + _BATCHES_AROUND * failover_load.BATCH
+    until_s = time.monotonic() + _LIMIT_S
+    while load.count < wanted:
+        assert time.monotonic() < until_s, f"{load.count} acknowledged, {wanted} wanted"
+        await asyncio.sleep(_LOOK_S * 4)
+
+
+def rows(results: dict[str, Samples]) -> list[list[str]]:
+    """The table: medians, the smallest and the largest."""
+    faults = {fault.title: fault for each in ROUNDS for fault in each}
+    return [_row(faults[title], samples) for title, samples in results.items()]
+
+
+def _row(fault: Fault, samples: Samples) -> list[str]:
+    is_met = max(samples.registered_s) < fault.registered_aim_s and (
+        fault.gap_aim_s is None or max(samples.gap_s) < fault.gap_aim_s
+    )
+    return [
+        fault.title, _spread(samples.registered_s), f"under {fault.registered_aim_s:g}",
+        _spread(samples.gap_s), f"under {fault.gap_aim_s:g}" if fault.gap_aim_s else "",
+        "yes" if is_met else "no",
+    ]  # fmt: skip
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each (default {RUNS})")
+    results = measure(parser.parse_args().runs)
+    for row in [HEADS, *rows(results)]:
+        print(" | ".join(row))
+
+
+if __name__ == "__main__":
+    main()

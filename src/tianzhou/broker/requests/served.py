@@ -1,0 +1,50 @@
+"""Which requests store messages, and which show them: what automatic failover refuses at times."""
+
+from typing import Final
+
+from tianzhou.broker.storing.serving import Serving
+from tianzhou.errors import RequestError
+from tianzhou.protocol.codes import RequestCode
+
+WRITES: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
+    )
+)
+"""Refused at the entrance, so that nothing else is changed for them, no topic is created. What the
+broker stores by itself (due messages, revived pops, checks) is refused by the store."""
+
+READS: Final = frozenset(
+    (
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    )
+)
+
+ENDS: Final = frozenset((RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP))
+"""Answered with the end of a queue, at times. The answers never go back, also after a switch: a
+client that continues from there would read again, or take messages for lost."""
+
+
+def check_served(serving: Serving, code: int) -> None:
+    """Raises RequestError for a request that is refused now."""
+    refusal = serving.writes if code in WRITES else serving.reads if code in READS else None
+    if refusal is None and code in ENDS:
+        refusal = serving.ends
+    if refusal is not None:
+        if code in WRITES:
+            serving.refused[refusal.reason] += 1
+        raise RequestError(refusal.code, refusal.text)

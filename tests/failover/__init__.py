@@ -1,0 +1,1 @@
+"""Scenarios of automatic failover in network namespaces."""
