@@ -27,8 +27,8 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from tianzhou.clock import wall_ms
-from tianzhou.spark import database
-from tianzhou.spark.database import Row, insert_new, rows_of, upsert
+from tianzhou.monitor import database
+from tianzhou.monitor.database import Row, insert_new, rows_of, upsert
 
 __all__ = ["apply_once", "open_database", "replace", "rows_of", "token", "transaction", "upsert"]
 

@@ -40,6 +40,7 @@ from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.clock import wall_ms
 from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
+from tianzhou.monitor import database
 from tianzhou.protocol import headers, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -47,7 +48,6 @@ from tianzhou.protocol.headers.pull import QueryMessageRequest
 from tianzhou.protocol.headers.send import EndTransactionRequest
 from tianzhou.protocol.records.message_id import id_of
 from tianzhou.protocol.records.record import decode_records
-from tianzhou.spark import database
 from tianzhou.spark.sink.options import SinkOptions
 from tianzhou.spark.sink.tasks import Half, retry
 

@@ -95,7 +95,7 @@ def read_sink_options(
         raise ConfigError("option transactionId is for batches; a stream has an id of its own")
     check_columns(schema, options)
     if options.exactly_once:
-        from tianzhou.spark.database import engine_of  # only exactlyOnce needs a database
+        from tianzhou.monitor.database import engine_of  # only exactlyOnce needs a database
 
         engine_of(options.ledger).dispose()
     return options

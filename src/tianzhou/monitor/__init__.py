@@ -1,0 +1,4 @@
+"""What the web console and the pipelines share: their database.
+
+Needs SQLAlchemy, and never Spark.
+"""
