@@ -1,6 +1,7 @@
 """The driver's connection to a real etcd: when the lease is renewed, and when it is not."""
 
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
@@ -113,6 +114,39 @@ async def test_an_etcd_that_comes_back_is_used_again(etcd: EtcdCluster) -> None:
             etcd.members[0].resume()
         seen = one.count(LeaseRenewed)
         await eventually(lambda: one.count(LeaseRenewed) > seen, "renewals")
+        await eventually(lambda: one.link.problem is None, "no problem")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<html>", b'{"x":' + b"[" * 60_000, b'{"group":"\xff"}'],
+    ids=["html", "deep", "utf8"],
+)
+async def test_a_state_that_cannot_be_read_is_a_problem_until_it_is_corrected(
+    etcd: EtcdCluster, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    """The lease is renewed meanwhile, which neither hides the problem nor fills the log."""
+    caplog.set_level(logging.INFO, "tianzhou.broker.replication.authority_link")
+    name = next(_names)
+    key = f"{group_keys('c', name).prefix.decode()}state"
+    async with member(etcd, name) as one:
+        await eventually(lambda: one.count(LeaseRenewed), "a lease")
+        etcd.put(key, content)
+        await eventually(lambda: one.link.problem, "a problem")
+        caplog.clear()
+        seen = one.count(LeaseRenewed)
+        shown = set[str | None]()
+
+        def is_renewed() -> bool:
+            shown.add(one.link.problem)
+            return one.count(LeaseRenewed) > seen + 2
+
+        await eventually(is_renewed, "renewals")
+        assert all(each and key in each for each in shown), shown
+        assert not caplog.records
+        etcd.delete(key)
+        views = one.count(Viewed)
+        await eventually(lambda: one.count(Viewed) > views, "views")
         await eventually(lambda: one.link.problem is None, "no problem")
 
 

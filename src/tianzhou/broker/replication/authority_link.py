@@ -2,12 +2,16 @@
 
 Each of them is a task of its own, so that a slow authority never delays the role state machine.
 Results are events. What fails is tried again, with a pause that grows, and is logged once.
+
+The lease and the state have a problem each: with a key that cannot be read the lease is renewed
+all the same, and must not hide that.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from enum import StrEnum
 from typing import Any, Final, cast
 
 from tianzhou.clock import Clock
@@ -31,6 +35,15 @@ _PROPOSE_S: Final = 5.0
 _RENEWALS: Final = 3
 """In the time of a lease."""
 _STEPS_S: Final = 0.1
+
+
+class _Work(StrEnum):
+    """What may fail while the rest goes on; of several problems the first one is shown."""
+
+    INTERNAL = "internal error"
+    """Stays until the process ends."""
+    STATE = "state of the group"
+    LEASE = "lease"
 
 
 class AuthorityLink:
@@ -59,11 +72,15 @@ class AuthorityLink:
         self._wanted = asyncio.Event()
         """A read is wanted."""
         self._alive_wanted = asyncio.Event()
-        self._view: View | None = None
-        self.problem: str | None = None
-        """Why the authority cannot be reached; None while it answers."""
+        self._problems: dict[_Work, str] = {}
         self.renewed_ms: int | None = None
         """When the last successful renewal of the lease was sent."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the authority cannot be used; None while it can."""
+        found = (self._problems[work] for work in _Work if work in self._problems)
+        return next(found, None)
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -92,7 +109,7 @@ class AuthorityLink:
             await work
         except Exception as error:
             log.exception("authority: internal error")
-            self._failed(f"internal error: {error!r}; restart this broker")
+            self._problems[_Work.INTERNAL] = f"internal error: {error!r}; restart this broker"
 
     def rejoin(self, own_id: int) -> None:
         """Get a new incarnation; `Joined` and a read follow."""
@@ -110,7 +127,7 @@ class AuthorityLink:
             try:
                 joined = await self._authority.join(self._replica(), known_id)
             except AuthorityError as error:
-                self._failed(f"cannot join the group: {error}")
+                self._failed(_Work.STATE, f"cannot join the group: {error}")
             else:
                 break
             await asyncio.sleep(retry_s)
@@ -133,7 +150,7 @@ class AuthorityLink:
             try:
                 view = await self._authority.read()
             except AuthorityError as error:
-                self._failed(str(error))
+                self._failed(_Work.STATE, str(error))
                 self._wanted.set()
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_MAX_S)
@@ -154,12 +171,12 @@ class AuthorityLink:
                         retry_s = _RETRY_MIN_S
                         self._seen(view)
             except AuthorityError as error:
-                self._failed(str(error))
+                self._failed(_Work.STATE, str(error))
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_MAX_S)
 
     def _seen(self, view: View) -> None:
-        self._answered()
+        self._answered(_Work.STATE)
         self._put(Viewed(view))
 
     # -- the lease ---------------------------------------------------------------------------------
@@ -178,11 +195,11 @@ class AuthorityLink:
                 try:
                     self.renewed_ms = await self._authority.keep_alive(alive)
                 except AuthorityError as error:
-                    self._failed(str(error))
+                    self._failed(_Work.LEASE, str(error))
                     held_since_ms = self._note_held(error, held_since_ms)
                 else:
                     held_since_ms = None
-                    self._answered()
+                    self._answered(_Work.LEASE)
                     self._put(LeaseRenewed(self.renewed_ms))
             elif alive is not None:
                 log.warning("the lease is not renewed: this process hangs, or its disk does")
@@ -212,23 +229,23 @@ class AuthorityLink:
             async with asyncio.timeout(_PROPOSE_S):
                 outcome = await self._authority.propose(proposal)
         except (AuthorityError, TimeoutError) as error:
-            self._failed(str(error) or "no answer to a proposal")
+            # A read follows, which shows whether it is over.
+            self._failed(_Work.STATE, str(error) or "no answer to a proposal")
         except Exception as error:
             # Without an answer nothing would be proposed any more.
             log.exception("authority: internal error")
-            self._failed(f"internal error: {error!r}")
+            self._failed(_Work.STATE, f"internal error: {error!r}")
         if outcome.result is Result.UNKNOWN:
             await asyncio.sleep(_RETRY_MIN_S)  # what fails at once would be repeated at once
         self._put(Answered(number, outcome))
 
     # -- its health --------------------------------------------------------------------------------
 
-    def _failed(self, problem: str) -> None:
-        if self.problem is None:
-            log.warning("authority: %s; it is tried again", problem)
-        self.problem = problem
+    def _failed(self, work: _Work, problem: str) -> None:
+        if work not in self._problems:
+            log.warning("authority: %s: %s; it is tried again", work, problem)
+        self._problems[work] = problem
 
-    def _answered(self) -> None:
-        if self.problem is not None:
-            log.info("authority: it answers again")
-        self.problem = None
+    def _answered(self, work: _Work) -> None:
+        if self._problems.pop(work, None) is not None:
+            log.info("authority: %s: it answers again", work)

@@ -71,7 +71,7 @@ def _decode(content: bytes, kind: type[T], key: str) -> T:
         )
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AuthorityError(f"the key {key} cannot be read: {error}: {content[:200]!r}") from error
 
 

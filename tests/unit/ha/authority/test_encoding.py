@@ -71,7 +71,15 @@ def test_a_state_that_cannot_be_valid_is_refused(changed: dict[str, object], why
         decode_state(content)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"\xff\xfe", b"null", b"<html>", b'{"group":"\xff","addr":"\xff"}',
+        b'{"x":' + b"[" * 60_000, b'{"x":' + b'{"x":' * 12_000,
+        b'{"epoch":1%s}' % (b"0" * 5000),
+    ],
+    ids=lambda content: f"{content[:12]!r}",
+)  # fmt: skip
 def test_what_is_no_json_object_is_refused(content: bytes) -> None:
     for decode in (decode_state, decode_replica, decode_alive, decode_wish):
         with pytest.raises(AuthorityError, match="cannot be read"):
