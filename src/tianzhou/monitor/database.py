@@ -1,10 +1,11 @@
-"""Databases of sinks and pipelines: schema creation and migration, upserts.
+"""Databases of the console, of pipelines and of sinks: opening, transactions, upserts.
 
-Missing tables and columns are created; nothing else in a database is changed. SQLite and
-PostgreSQL, by an SQLAlchemy URL.
+Tables are created and migrated (`tianzhou.monitor.migrations`); nothing else in a database is
+changed. SQLite and PostgreSQL, by an SQLAlchemy URL.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,52 @@ from sqlalchemy import (
     Table,
     create_engine,
     event,
-    inspect,
     select,
-    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from tianzhou.errors import ConfigError
+from tianzhou.monitor.migrations import Step, migrate
 
 _ROWS_MAX = 400
 _LOCK_TIMEOUT_S = 30
+_READS = "tianzhou_reads"
 
 
 # -- opening ---------------------------------------------------------------------------------------
 
 
-def open_database(url: str, metadata: MetaData, versions: Table, version: int) -> Engine:
-    """Connect, and create missing tables and columns. Raises ConfigError.
+def open_database(
+    url: str, metadata: MetaData, versions: Table, steps: Sequence[Step] = ()
+) -> Engine:
+    """Connect, and bring the tables of `metadata` to their newest version. Raises ConfigError.
 
-    `versions` is the table of `metadata` whose only row is the schema version. A change that older
-    releases cannot work with increases the version.
+    `versions` is the table of `metadata` whose only row is the schema version, which is one more
+    than there are steps (see `tianzhou.monitor.migrations`).
     """
     engine = engine_of(url)
     try:
         if engine.dialect.name == "sqlite":
             _lock_on_begin(engine)
-        with engine.begin() as connection:
-            _migrate(connection, metadata, versions, version)
-    except SQLAlchemyError as e:
-        raise database_error(url, e) from e
+        migrate(engine, metadata, versions, steps)
+    except BaseException as e:
+        engine.dispose()
+        if isinstance(e, SQLAlchemyError):
+            raise database_error(url, e) from e
+        raise
     return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Generator[Connection]:
+    """A transaction that only reads. In SQLite it does not wait for writers that have not begun.
+
+    Other transactions lock an SQLite database when they begin (see `_lock_on_begin`).
+    """
+    with engine.connect().execution_options(**{_READS: True}) as connection:
+        yield connection
 
 
 def engine_of(url: str) -> Engine:
@@ -90,42 +105,8 @@ def _lock_on_begin(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _migrate(connection: Connection, metadata: MetaData, versions: Table, version: int) -> None:
-    if connection.dialect.name == "postgresql":
-        # Two programs that start at the same time must not both create the tables.
-        connection.execute(text("SELECT pg_advisory_xact_lock(7305190)"))
-    table_names = set(inspect(connection).get_table_names())
-    if versions.name in table_names:
-        found = connection.execute(select(versions.c.version)).scalar()
-        if found is not None and found > version:
-            raise ConfigError(
-                f"table {versions.name} has schema version {found}, this release supports "
-                f"{version}: upgrade Tianzhou"
-            )
-    metadata.create_all(connection)
-    for table in metadata.tables.values():
-        if table.name in table_names:
-            _add_columns(connection, table)
-    connection.execute(versions.delete())
-    connection.execute(versions.insert().values(version=version))
-
-
-def _add_columns(connection: Connection, table: Table) -> None:
-    known = {column["name"] for column in inspect(connection).get_columns(table.name)}
-    quote = connection.dialect.identifier_preparer.quote
-    for column in table.columns:
-        if column.name not in known:
-            kind = column.type.compile(connection.dialect)
-            default: Any = getattr(column.server_default, "arg", None)
-            more = "" if default is None else f" DEFAULT '{default}'"
-            connection.execute(
-                text(
-                    f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}{more}"
-                )
-            )
+        reads = connection.get_execution_options().get(_READS, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 # -- writing ---------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ reconciliation = _table(
 
 def open_database(url: str) -> Engine:
     """Connect, and create missing tables and columns. Raises ConfigError."""
-    return database.open_database(url, metadata, versions, VERSION)
+    return database.open_database(url, metadata, versions)
 
 
 @contextmanager

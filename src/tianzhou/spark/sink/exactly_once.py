@@ -54,7 +54,6 @@ from tianzhou.spark.sink.tasks import Half, retry
 log = logging.getLogger(__name__)
 
 DECIDED, DONE = "decided", "done"
-_VERSION = 1
 _HALVES_A_ROW = 10_000
 _ENDS_MAX = 64
 _TIME_MAX_MS = (1 << 63) - 1
@@ -101,7 +100,7 @@ class Ledger:
 
     def __init__(self, url: str) -> None:
         """Raises ConfigError."""
-        self._engine: Engine = database.open_database(url, metadata, versions, _VERSION)
+        self._engine: Engine = database.open_database(url, metadata, versions)
 
     def close(self) -> None:
         self._engine.dispose()
