@@ -37,7 +37,8 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 from pyspark.sql import SparkSession
 
 from tests.support.spark.reading import rows, stored_at
-from tianzhou.spark.pipelines import runner, tables
+from tianzhou.monitor import tables
+from tianzhou.spark.pipelines import runner
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 

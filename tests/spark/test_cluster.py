@@ -19,9 +19,9 @@ import pytest
 
 from tests.support.spark.reading import rows
 from tests.support.spark.standalone_cluster import Standalone, standalone
+from tianzhou.monitor import tables
 from tianzhou.protocol import kernel
 from tianzhou.spark import cluster_package
-from tianzhou.spark.pipelines import tables
 from tianzhou.testing import Cluster
 
 COUNT = 2_000

@@ -16,9 +16,11 @@ from tianzhou.admin import Admin
 from tianzhou.client import Later, Message, ReceivedMessage
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.errors import ConnectError
-from tianzhou.spark.pipelines import runner, tables
-from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
-from tianzhou.spark.pipelines.alarms import Rule
+from tianzhou.monitor import tables
+from tianzhou.monitor.rounds import Observation
+from tianzhou.monitor.rules import Rule
+from tianzhou.spark.pipelines import runner
+from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, run_rounds
 from tianzhou.testing import Cluster
 
 

@@ -19,8 +19,9 @@ from tianzhou.client.database.outbox import OUTBOX_ID, Outbox
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError, PipelineError
+from tianzhou.monitor import tables
 from tianzhou.names import TRACE_TOPIC
-from tianzhou.spark.pipelines import runner, tables
+from tianzhou.spark.pipelines import runner
 from tianzhou.testing import Cluster
 
 

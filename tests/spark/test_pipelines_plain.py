@@ -17,8 +17,9 @@ from tests.support.spark.reading import rows, stored
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.message import StoredMessage
+from tianzhou.monitor import tables
 from tianzhou.names import DLQ_TOPIC_PREFIX
-from tianzhou.spark.pipelines import dlq_alarm, runner, tables
+from tianzhou.spark.pipelines import dlq_alarm, runner
 from tianzhou.spark.pipelines.common import messages
 from tianzhou.testing import Cluster
 

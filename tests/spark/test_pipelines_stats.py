@@ -15,7 +15,8 @@ from tests.support.spark.reading import rows, until
 from tianzhou.admin import Admin
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, PushConsumer
-from tianzhou.spark.pipelines import runner, tables, topic_stats
+from tianzhou.monitor import tables
+from tianzhou.spark.pipelines import runner, topic_stats
 from tianzhou.testing import Cluster
 
 DAY_MS = 24 * 3_600_000

@@ -19,7 +19,8 @@ from tests.support.spark.temporary_files import passing_files
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.errors import PipelineError
-from tianzhou.spark.pipelines import runner, tables
+from tianzhou.monitor import tables
+from tianzhou.spark.pipelines import runner
 from tianzhou.testing import Cluster
 
 ROUNDS = 3

@@ -9,7 +9,7 @@ from sqlalchemy import Table
 
 from tianzhou.admin import Admin
 from tianzhou.message import StoredMessage
-from tianzhou.spark.pipelines import tables
+from tianzhou.monitor import tables
 from tianzhou.testing import Cluster
 
 DEADLINE_S = 300.0

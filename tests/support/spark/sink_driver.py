@@ -31,8 +31,8 @@ from sqlalchemy import (
 )
 
 from tests.support.spark.fast_session import QUICK
+from tianzhou.monitor import tables
 from tianzhou.spark import offsets, session
-from tianzhou.spark.pipelines import tables
 
 SOURCE, TOPIC = "numbers", "exact"
 QUERY = "numbers"

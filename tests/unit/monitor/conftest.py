@@ -5,7 +5,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 from tests.support.databases import fresh_database, postgresql
+
+from tianzhou.monitor import tables
 
 _numbers = itertools.count(1)
 
@@ -23,3 +26,11 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'm.db'}"
     server: str = request.getfixturevalue("postgresql_url")
     return fresh_database(server, f"empty_{next(_numbers)}")
+
+
+@pytest.fixture
+def engine(empty_url: str) -> Generator[Engine]:
+    """A database with the tables of the pipelines."""
+    made = tables.open_database(empty_url)
+    yield made
+    made.dispose()

@@ -18,9 +18,10 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tianzhou.monitor.rounds import Observation
+from tianzhou.monitor.rules import Rule
 from tianzhou.spark.pipelines import cluster
-from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
-from tianzhou.spark.pipelines.alarms import Rule
+from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, run_rounds
 from tianzhou.spark.pipelines.cluster import Committed, Extent, Members
 from tianzhou.spark.pipelines.common import NEVER, Outcome, frame_of
 

@@ -12,16 +12,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from tianzhou.monitor.rounds import Observation
+from tianzhou.monitor.rules import Rule
 from tianzhou.names import DLQ_TOPIC_PREFIX
 from tianzhou.spark.options import parsed
 from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.alarm_rounds import (
     AlarmOptions,
-    Observation,
     parse_whole,
     run_rounds,
 )
-from tianzhou.spark.pipelines.alarms import Rule
 from tianzhou.spark.pipelines.common import NEVER, Outcome, messages, moment
 
 KIND = "dlq"

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from tianzhou.clock import wall_ms
+from tianzhou.monitor import tables
 from tianzhou.spark.options import parse_names, parsed
-from tianzhou.spark.pipelines import cluster, tables
+from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
 
 COPIES_MAX = 100

@@ -24,9 +24,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from tianzhou.client.database import idempotence, outbox, sql
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError
-from tianzhou.monitor import database
+from tianzhou.monitor import database, tables
 from tianzhou.spark.options import parse_duration_ms, parse_names, parsed
-from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.common import Outcome, PipelineOptions, frame_of, messages, moment
 
 MISSING, EXTRA = "missing", "extra"

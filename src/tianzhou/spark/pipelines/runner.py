@@ -18,9 +18,10 @@ from sqlalchemy import Engine, select, update
 
 from tianzhou.clock import wall_ms
 from tianzhou.errors import PipelineError, TianzhouError
+from tianzhou.monitor import tables
 from tianzhou.monitor.database import engine_of, is_missing_file
 from tianzhou.spark.options import read_options
-from tianzhou.spark.pipelines import catalog, tables
+from tianzhou.spark.pipelines import catalog
 from tianzhou.spark.pipelines.common import (
     DATABASE,
     NEVER,

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tianzhou.clock import Clock, wall_ms
+from tianzhou.monitor import tables
 from tianzhou.spark.options import parse_names, parsed
-from tianzhou.spark.pipelines import cluster, tables
+from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.cluster import Committed
 from tianzhou.spark.pipelines.common import (
     NEVER,

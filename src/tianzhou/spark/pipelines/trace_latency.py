@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from tianzhou.clock import wall_ms
+from tianzhou.monitor import tables
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.spark.options import parsed
-from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.alarm_rounds import parse_whole
 from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import Ran, run_words
 
-from tianzhou.spark.pipelines import catalog, tables
+from tianzhou.monitor import tables
+from tianzhou.spark.pipelines import catalog
 
 NAMESRV = ("--namesrv", "127.0.0.1:1")
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, inspect, text
 
 from tianzhou.errors import ConfigError
-from tianzhou.spark.pipelines import tables
+from tianzhou.monitor import tables
 
 
 def stat(topic: str, produced: int) -> dict[str, object]:

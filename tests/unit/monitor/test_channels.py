@@ -17,7 +17,7 @@ import pytest
 
 from tianzhou.cli.commands.tls import make_certificates
 from tianzhou.errors import ConfigError
-from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, notify_all
+from tianzhou.monitor.channels import Notice, NoticeError, notifiers, notify_all
 
 NOTICE = Notice("backlog", "open", "T", "T_pay", "T_orders", 150, 100, 1_700_000_000_000, "why")
 

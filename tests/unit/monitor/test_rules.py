@@ -1,6 +1,6 @@
 """Alarms open once, repeat within limits, recover; the most specific rule applies."""
 
-from tianzhou.spark.pipelines.alarms import (
+from tianzhou.monitor.rules import (
     OPENED,
     RECOVERED,
     REPEATED,

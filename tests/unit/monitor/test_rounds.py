@@ -5,9 +5,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from sqlalchemy import Engine
 
-from tianzhou.spark.pipelines import tables
-from tianzhou.spark.pipelines.alarm_rounds import Observation, deliver, update_alarms
-from tianzhou.spark.pipelines.alarms import Rule
+from tianzhou.monitor import tables
+from tianzhou.monitor.rounds import Observation, deliver, update_alarms
+from tianzhou.monitor.rules import Rule
 
 MINUTE = 60_000
 FALLBACK = Rule(100)
