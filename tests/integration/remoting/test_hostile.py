@@ -338,9 +338,9 @@ async def test_peers_that_disconnect_at_any_point_leave_no_state() -> None:
 async def test_a_flood_of_connections_is_served() -> None:
     server = Server(echo)
     _, port = await server.listen("127.0.0.1", 0)
-    clients = [Client() for _ in range(300)]
+    clients = [Client(limits=Limits(connect_ms=60_000)) for _ in range(300)]
     answers = await asyncio.gather(
-        *(client.request(f"127.0.0.1:{port}", request("x"), 20_000) for client in clients)
+        *(client.request(f"127.0.0.1:{port}", request("x"), 60_000) for client in clients)
     )
     assert len(answers) == 300
     assert len(server.connections) == 300
