@@ -210,6 +210,9 @@ class LogSender:
 
     def _throttle(self, connection: SlaveConnection, rate: Rate, now_ms: int) -> None:
         self._throttled[connection] = None
+        self._wait_for_rate(rate, now_ms)
+
+    def _wait_for_rate(self, rate: Rate, now_ms: int) -> None:
         if self._unthrottle is None:
             missing = 1 - self._bucket.left(_ALL, rate, now_ms)
             wait_s = max(missing / rate.per_second, _THROTTLED_S)
@@ -217,11 +220,15 @@ class LogSender:
 
     def _serve_throttled(self) -> None:
         self._unthrottle = None
+        assert self._rate is not None
         for connection in tuple(self._throttled):
+            now_ms = self._clock()
+            if self._bucket.left(_ALL, self._rate, now_ms) < 1:
+                # A connection that got nothing stays the next one, so that all get their share.
+                self._wait_for_rate(self._rate, now_ms)
+                return
             self._throttled.pop(connection, None)  # to the end, if it has to wait again
             self.send(connection)
-            if connection in self._throttled:
-                return
 
     # -- cold parts of the log ---------------------------------------------------------------------
 
