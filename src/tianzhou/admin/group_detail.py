@@ -147,7 +147,7 @@ async def load_overview(
     if not configs and not online and not offsets:
         raise TargetError(f"there is no consumer group {group!r} on any broker")
     infos, silent = await _ask_members(groups, group, online)
-    members = _members(online, infos)
+    members = members_of(online, infos)
     first = next(iter(online.values()), None)
     warnings = [*settings.warnings, *connections.warnings, *progress.warnings, *silent]
     return GroupOverview(
@@ -171,12 +171,7 @@ async def _ask_members(
     groups: Groups, group: str, online: Mapping[BrokerRef, ConsumerConnection]
 ) -> tuple[dict[str, ConsumerRunningInfo], list[str]]:
     """The running info of each member, and a warning for each that did not respond."""
-    through = {
-        connection.client_id: at
-        for at, view in reversed(list(online.items()))
-        for connection in view.connections
-        if connection.client_id
-    }
+    through = brokers_of_members(online)
 
     async def ask(client_id: str, at: BrokerRef) -> ConsumerRunningInfo | TianzhouError:
         try:
@@ -197,9 +192,43 @@ async def _ask_members(
     return infos, silent
 
 
-def _members(
+def brokers_of_members(online: Mapping[BrokerRef, ConsumerConnection]) -> dict[str, BrokerRef]:
+    """The first broker that each member is connected to, by client id: it forwards questions."""
+    return {
+        connection.client_id: at
+        for at, view in reversed(list(online.items()))
+        for connection in view.connections
+        if connection.client_id
+    }
+
+
+def duplicate_client_ids(online: Mapping[BrokerRef, ConsumerConnection]) -> dict[str, list[str]]:
+    """Client ids that several processes use, with their addresses.
+
+    A client has one connection to a broker, and the same host at all of them. Members with one id
+    get the same queues, and others none (containers with the same host name or address).
+    """
+    found: dict[str, set[str]] = {}
+    hosts: dict[str, set[str]] = {}
+    for view in online.values():
+        here: dict[str, set[str]] = {}
+        for connection in view.connections:
+            address = connection.client_addr or ""
+            here.setdefault(connection.client_id or "", set()).add(address)
+            hosts.setdefault(connection.client_id or "", set()).add(address.rpartition(":")[0])
+        for client_id, addresses in here.items():
+            if len(addresses) > 1:
+                found.setdefault(client_id, set()).update(addresses)
+    for client_id, names in hosts.items():
+        if len(names) > 1:
+            found.setdefault(client_id, set()).update(names)
+    return {client_id: sorted(addresses) for client_id, addresses in sorted(found.items())}
+
+
+def members_of(
     online: Mapping[BrokerRef, ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]
 ) -> tuple[Member, ...]:
+    """The members that brokers know, with what each reported, by client id."""
     found: dict[str, tuple[Connection, list[str]]] = {}
     for at, view in online.items():
         for connection in view.connections:

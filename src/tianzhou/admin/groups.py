@@ -8,9 +8,11 @@ from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.clients import (
+    Connection,
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
+    ProducerConnection,
     ProducerTableInfo,
 )
 from tianzhou.protocol.bodies.groups import (
@@ -26,8 +28,13 @@ from tianzhou.protocol.headers.clients import (
     ConsumeMessageDirectlyRequest,
     ConsumerGroupRequest,
     GetConsumerRunningInfoRequest,
+    GetProducerConnectionListRequest,
 )
-from tianzhou.protocol.headers.groups import DeleteSubscriptionGroupRequest, GetConsumeStatsRequest
+from tianzhou.protocol.headers.groups import (
+    DeleteSubscriptionGroupRequest,
+    GetConsumeStatsRequest,
+    GroupRequest,
+)
 from tianzhou.protocol.headers.topics import TopicRequest
 
 _NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
@@ -42,6 +49,19 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: every group of a broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         return (await self._requests.read(broker, SubscriptionGroupTable, code)).groups
+
+    async def config(self, broker: BrokerRef, name: str) -> SubscriptionGroupConfig | None:
+        """GET_SUBSCRIPTIONGROUP_CONFIG; from the whole table on a broker older than 5.0."""
+        header = GroupRequest(group=name)
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        try:
+            return await self._requests.read(broker, SubscriptionGroupConfig, code, header)
+        except RequestError as e:
+            if e.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                return None
+            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+        return await super().config(broker, name)
 
     async def put(self, broker: BrokerRef, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
@@ -58,21 +78,18 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
     async def delete(
         self, group: str, brokers: Iterable[BrokerRef], *, offsets_too: bool
     ) -> Gathered[None]:
+        """`delete_on` each broker."""
+        return await gather(brokers, lambda at: self.delete_on(at, group, offsets_too=offsets_too))
+
+    async def delete_on(self, broker: BrokerRef, group: str, *, offsets_too: bool) -> None:
         """DELETE_SUBSCRIPTIONGROUP; then its retry and dead-letter topics, as `mqadmin` does."""
-
-        async def delete_on(at: BrokerRef) -> None:
-            header = DeleteSubscriptionGroupRequest(
-                group_name=group, remove_offset=offsets_too, clean_offset=offsets_too
-            )
-            await self._requests.request(at, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-            for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
-                await self._requests.request(
-                    at,
-                    RequestCode.DELETE_TOPIC_IN_BROKER,
-                    TopicRequest(topic=prefix + group),
-                )
-
-        return await gather(brokers, delete_on)
+        header = DeleteSubscriptionGroupRequest(
+            group_name=group, remove_offset=offsets_too, clean_offset=offsets_too
+        )
+        await self._requests.request(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
+            derived = TopicRequest(topic=prefix + group)
+            await self._requests.request(broker, RequestCode.DELETE_TOPIC_IN_BROKER, derived)
 
     async def modes(self, broker: BrokerRef) -> dict[str, dict[str, SetMessageRequestModeBody]]:
         """GET_ALL_MESSAGE_REQUEST_MODE (5.x): by topic, then by group."""
@@ -143,3 +160,15 @@ class Groups(SettingsRequests[SubscriptionGroupConfig]):
         """GET_ALL_PRODUCER_INFO: the producers connected to a broker, by group."""
         code = RequestCode.GET_ALL_PRODUCER_INFO
         return await self._requests.read(broker, ProducerTableInfo, code)
+
+    async def producers_of(self, broker: BrokerRef, group: str) -> list[Connection]:
+        """GET_PRODUCER_CONNECTION_LIST: the members of a producer group; none if it is unknown."""
+        header = GetProducerConnectionListRequest(producer_group=group)
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        try:
+            return (await self._requests.read(broker, ProducerConnection, code, header)).connections
+        except RequestError as e:
+            # A group without members is reported as a failure.
+            if e.code == ResponseCode.SYSTEM_ERROR:
+                return []
+            raise

@@ -208,22 +208,37 @@ class Offsets:
         if not force:
             # 5.x always forces: offsets that must not move ahead are committed one by one.
             return None
-        if goal.queue_id is not None and not await self._knows_queues(broker):
+        if goal.queue_id is not None and not await self.moves_single_queues(broker):
             return None
-        header = ResetOffsetRequest(
-            topic=topic,
-            group=group,
-            timestamp=goal.time_ms,
-            is_force=force,
-            queue_id=-1 if goal.queue_id is None else goal.queue_id,
-            queue_offset=goal.queue_offset,
-        )
+        header = _reset_request(group, topic, goal, force=force)
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         language = Language.CPP if goal.for_cpp else Language.PYTHON
         response = await self._requests.request(broker, code, header, language=language)
         return bodies.decode(ResetOffsetBody, response.body or b"{}").offsets
 
-    async def _knows_queues(self, broker: BrokerRef) -> bool:
+    async def move_queue(
+        self, broker: BrokerRef, group: str, move: Move, *, by_broker: bool
+    ) -> None:
+        """Set the offset of one queue. `by_broker`: members on line get it (`moves_single_queues`).
+
+        Otherwise the offset is committed, which members on line would overwrite.
+        """
+        topic, queue_id = move.queue.topic or "", move.queue.queue_id
+        if by_broker:
+            goal = Goal(queue_id=queue_id, queue_offset=move.after)
+            header = _reset_request(group, topic, goal, force=True)
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            try:
+                await self._requests.request(broker, code, header)
+            except RequestError as e:
+                # 5.x requires a group that has committed before.
+                if e.code != ResponseCode.SYSTEM_ERROR or move.before is not None:
+                    raise
+            else:
+                return
+        await self.commit(broker, group, topic, queue_id, move.after)
+
+    async def moves_single_queues(self, broker: BrokerRef) -> bool:
         """Whether the broker can reset one queue: a 4.9 broker would reset all of them."""
         config = await self._requests.request(broker, RequestCode.GET_BROKER_CONFIG)
         return any(sign in config.body for sign in _MOVES_SINGLE_QUEUES)
@@ -238,6 +253,17 @@ class Offsets:
             await self.commit(broker, group, move.queue.topic or "", move.queue.queue_id, after)
             done.append(Move(move.queue, move.before, after))
         return done
+
+
+def _reset_request(group: str, topic: str, goal: Goal, *, force: bool) -> ResetOffsetRequest:
+    return ResetOffsetRequest(
+        topic=topic,
+        group=group,
+        timestamp=goal.time_ms,
+        is_force=force,
+        queue_id=-1 if goal.queue_id is None else goal.queue_id,
+        queue_offset=goal.queue_offset,
+    )
 
 
 def _ignored(planned: list[Move], moved: Mapping[MessageQueue, int], goal: Goal) -> bool:

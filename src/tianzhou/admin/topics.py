@@ -159,19 +159,22 @@ class Topics(SettingsRequests[TopicConfig]):
         return code, None, CreateTopicListBody(topics=configs)
 
     async def delete(self, topic: str, brokers: Iterable[BrokerRef]) -> Gathered[None]:
-        """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""
-        asked = list(brokers)
-
-        async def delete_in_broker(at: BrokerRef) -> None:
-            header = TopicRequest(topic=topic)
-            await self._requests.request(at, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-
-        gathered = await gather(asked, delete_in_broker)
+        """`delete_on` each broker, then `delete_route` on each nameserver."""
+        gathered = await gather(brokers, lambda at: self.delete_on(at, topic))
         for cluster in {at.cluster for at in gathered.responses}:
-            header = DeleteTopicFromNamesrvRequest(topic=topic, cluster_name=cluster or None)
             for namesrv in list(self._requests.namesrvs):
-                await self._requests.request(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+                await self.delete_route(namesrv, topic, cluster)
         return gathered
+
+    async def delete_on(self, broker: BrokerRef, topic: str) -> None:
+        """DELETE_TOPIC_IN_BROKER: the topic with its messages."""
+        header = TopicRequest(topic=topic)
+        await self._requests.request(broker, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+
+    async def delete_route(self, namesrv: str, topic: str, cluster: str) -> None:
+        """DELETE_TOPIC_IN_NAMESRV: its routes to the brokers of a cluster."""
+        header = DeleteTopicFromNamesrvRequest(topic=topic, cluster_name=cluster or None)
+        await self._requests.request(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     # -- queues and consumers ----------------------------------------------------------------------
 
