@@ -100,3 +100,21 @@ def test_no_election_is_forced_beside_a_living_master_or_without_the_replica() -
         price_of(group, 2)
     with pytest.raises(TargetError, match="does not answer, so it cannot be elected: late"):
         price_of(group, 3)
+
+
+def test_brokers_of_another_group_with_the_same_name_are_an_alarm_and_do_not_count() -> None:
+    own = {at: replace(info, group="x") for at, info in
+           {"a:1": answer(1), "b:1": answer(2)}.items()}  # fmt: skip
+    # Of another etcd, whose revisions are larger.
+    stranger = replace(answer(1, revision=99, epoch=7), group="y")
+    joining = replace(answer(3, revision=0), group=None)
+    answers = {**own, "z:1": stranger, "c:1": joining}
+    group = combine(answers)
+    assert group.info.epoch == 4
+    assert [each.own is not None for each in group.members] == [True, True, True]
+    (alarm,) = group.alarms
+    assert alarm.code == "two groups"
+    assert "another group has the name g, too: z:1 (group y," in alarm.text
+    group = combine(answers, address="z:1")
+    assert group.info.epoch == 7
+    assert "a:1 (group x, etcd cluster ), b:1 (group x," in group.alarms[0].text

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.fanout import BrokerRef
-from tianzhou.admin.replication.groups import Group, load_group
+from tianzhou.admin.replication.groups import TWO_GROUPS, Group, load_group
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol.bodies.ha import HARuntimeInfo
 
@@ -38,6 +38,10 @@ _ADVICE: Mapping[str, tuple[Level, str]] = {
     "priority": (
         Level.WARNING, "set brokerElectionPriority above 0 on more replicas",
     ),
+    TWO_GROUPS: (
+        Level.ERROR, "stop the brokers that were set up wrongly; with empty stores they join the "
+        "right group",
+    ),
     "elections": (
         Level.ERROR, "see the logs of the brokers: the master crashes, or the network flaps",
     ),
@@ -53,7 +57,7 @@ async def check_all(admin: Admin, settings: Mapping[BrokerRef, Mapping[str, str]
     findings: list[Finding] = []
     for name, brokers in sorted(elected.items()):
         try:
-            group = await load_group(admin, name, brokers[0].address)
+            group = await load_group(admin, name)
         except TianzhouError as e:
             findings.append(Finding(Level.ERROR, CHECK, name, str(e), "see its log"))
             continue

@@ -7,6 +7,7 @@ the answer with the newest revision, how far slaves are behind from the master.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from tianzhou.protocol.headers.ha import GroupCommandRequest, GroupCommandRespon
 COMMAND_MS = 20_000
 """A broker answers a command within 15 s."""
 WAIT_S = 15.0
+TWO_GROUPS = "two groups"
+"""An alarm that no replica can raise: of brokers of one name that belong to different groups."""
 _POLL_S = 0.1
 _FIXED = (
     ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
@@ -115,7 +118,7 @@ async def load_group(admin: Admin, name: str, address: str | None = None) -> Gro
     answers |= more
     if not answers:
         raise _none_answers(name, failures)
-    return combine(answers, failures)
+    return combine(answers, failures, address)
 
 
 async def _first_replicas(admin: Admin, name: str, address: str | None) -> list[BrokerRef]:
@@ -158,9 +161,19 @@ def _none_answers(name: str, failures: Mapping[str, TianzhouError]) -> TianzhouE
 
 
 def combine(
-    answers: Mapping[str, GroupInfo], failures: Mapping[str, TianzhouError] | None = None
+    answers: Mapping[str, GroupInfo],
+    failures: Mapping[str, TianzhouError] | None = None,
+    address: str | None = None,
 ) -> Group:
-    """What the answers of several replicas, by their addresses, say together."""
+    """What the answers of several replicas, by their addresses, say together.
+
+    Of two groups with one name the one of `address` is shown, else that with more replicas.
+    """
+    shown = _shown_group(answers, address)
+    strangers = {
+        at: info for at, info in answers.items() if info.group is not None and info.group != shown
+    }
+    answers = {at: info for at, info in answers.items() if at not in strangers}
     newest = max(answers.values(), key=lambda info: (info.revision, _leads(info)))
     by_id = {info.own.id: info for info in answers.values() if info.own.id}
     leading = next(
@@ -177,6 +190,9 @@ def combine(
         for each in newest.replicas
     )
     alarms = {(each.code, each.text): each for info in answers.values() for each in info.alarms}
+    if strangers:
+        other = _two_groups(newest, strangers)
+        alarms[other.code, other.text] = other
     known = {each.seen.address for each in members}
     return Group(
         name=newest.broker_name, info=newest, members=members, alarms=tuple(alarms.values()),
@@ -184,6 +200,29 @@ def combine(
             f"{address}: {why}" for address, why in problems.items() if address in known
         ),
     )  # fmt: skip
+
+
+def _shown_group(answers: Mapping[str, GroupInfo], address: str | None) -> str | None:
+    """The id of the group to show; None if no replica that answers knows one."""
+    asked = answers.get(address) if address is not None else None
+    if asked is not None and asked.group is not None:
+        return asked.group
+    counts = Counter(info.group for info in answers.values() if info.group is not None)
+    return max(counts, key=lambda group: (counts[group], group), default=None)
+
+
+def _two_groups(shown: GroupInfo, strangers: Mapping[str, GroupInfo]) -> GroupReason:
+    """Their masters replace each other in the routes, and each group has other messages."""
+    named = ", ".join(
+        f"{at} (group {info.group}, etcd cluster {info.etcd.cluster_id})"
+        for at, info in sorted(strangers.items())
+    )
+    text = (
+        f"another group has the name {shown.broker_name}, too: {named}; this one is group "
+        f"{shown.group}, etcd cluster {shown.etcd.cluster_id}: correct haEtcdEndpoints, "
+        "haEtcdPrefix or brokerClusterName there, or give those brokers another brokerName"
+    )
+    return GroupReason(code=TWO_GROUPS, text=text)
 
 
 def _leads(info: GroupInfo) -> bool:
