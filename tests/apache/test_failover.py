@@ -1,4 +1,5 @@
-"""Automatic failover with stock Java clients: nothing that they were told is stored gets lost.
+"""Automatic failover with stock Java clients: nothing that they were told is stored gets lost,
+and the topic keeps the attributes with which it was made.
 
 The producer and the consumer look routes up every two seconds (`pollNameServerInterval`); the
 default of 30 s makes a switch that much longer for clients of one broker group.
@@ -21,13 +22,17 @@ from tests.support.gate import NEWEST
 from tests.support.replicated_load import messages_of
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.replication import groups
+from tianzhou.protocol.bodies import decode
+from tianzhou.protocol.bodies.topics import TopicConfigTable
 from tianzhou.protocol.codes import RequestCode
 
 pytestmark = pytest.mark.apache
 
 log = logging.getLogger(__name__)
 
-TOPIC, QUEUES, THREADS = "JavaOrders", 4, 8
+TOPIC, THREADS = "JavaOrders", 8
+QUEUES_OF_SENDS = 4
+"""`defaultTopicQueueNums` of stock producers; that of brokers is 8."""
 GATE, FULL = 1_000, 50_000
 POLL_MS, SEND_TIMEOUT_MS = 2_000, 3_000
 PATIENCE_S = 180.0
@@ -105,16 +110,23 @@ async def kill(group: ElectedGroup, master: ElectedReplica) -> None:
     await master.kill()
 
 
+@pytest.mark.parametrize("queues_of_admin", [None, 5])
 @pytest.mark.parametrize("count", [GATE, pytest.param(FULL, marks=pytest.mark.full)])
 async def test_stock_clients_lose_nothing_when_the_master_changes(
-    shells: Callable[[str], Shell], tmp_path: Path, count: int
+    shells: Callable[[str], Shell], tmp_path: Path, count: int, queues_of_admin: int | None
 ) -> None:
-    """A planned switch, then the new master is killed."""
+    """A planned switch, then the new master is killed.
+
+    The first send makes the topic, or an administrator with another number of queues.
+    """
     shell = shells(NEWEST)
+    queues = queues_of_admin or QUEUES_OF_SENDS
     async with elected_group(tmp_path) as group:
-        await group.accepting_master()
+        first = await group.accepting_master()
         await group.in_sync(group.replicas)
-        name = f"failover-{count}"
+        if queues_of_admin is not None:
+            await create_topic(first, queues)
+        name = f"failover-{count}-{queues}"
         async with java_load(shell, group, name) as load:
             for fault in (switch, kill):
                 await load.reach(count // 3)
@@ -123,6 +135,7 @@ async def test_stock_clients_lose_nothing_when_the_master_changes(
                 await fault(group, master)
                 await group.master(other_than=master)
                 await load.reach(20)
+                assert await queue_count(await group.master(other_than=master)) == queues
                 gap_ms = await load.longest_ms()
                 log.info("%s: the longest wait was %d ms", fault.__name__, gap_ms)
                 assert gap_ms < GAP_MS_MAX
@@ -132,7 +145,7 @@ async def test_stock_clients_lose_nothing_when_the_master_changes(
             await load.stop()
             master = await group.master()
             await group.equal_logs(master)
-            await assert_stored(master, load.acknowledged)
+            await assert_stored(master, load.acknowledged, queues)
             seen = set[tuple[int, int]]()
 
             def is_consumed() -> bool:
@@ -143,11 +156,34 @@ async def test_stock_clients_lose_nothing_when_the_master_changes(
         log.info("%d acknowledged, none lost", len(load.acknowledged))
 
 
-async def assert_stored(master: ElectedReplica, acknowledged: dict[tuple[int, int], bytes]) -> None:
+async def create_topic(master: ElectedReplica, queues: int) -> None:
+    """As an administrator."""
+    fields = {
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+        "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }  # fmt: skip
+    async with peer_of(master.address) as peer:
+        await peer.expect(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+async def queue_count(master: ElectedReplica) -> int:
+    """Of the topic, as its configuration has it."""
+    async with peer_of(master.address) as peer:
+        response = await peer.expect(RequestCode.GET_ALL_TOPIC_CONFIG)
+    topic = decode(TopicConfigTable, response.body).topics[TOPIC]
+    assert topic.read_queue_count == topic.write_queue_count
+    return topic.write_queue_count
+
+
+async def assert_stored(
+    master: ElectedReplica, acknowledged: dict[tuple[int, int], bytes], queues: int
+) -> None:
     """Everything is at its place, and no queue offset is missing."""
+    assert await queue_count(master) == queues
     stored: dict[tuple[int, int], bytes] = {}
     async with peer_of(master.address) as peer:
-        for queue_id in range(QUEUES):
+        for queue_id in range(queues):
             queue = await messages_of(peer, TOPIC, queue_id)
             end = await peer.expect(
                 RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue_id)}

@@ -25,7 +25,7 @@ from tianzhou.ha.epochs import (
     range_at,
     text,
 )
-from tianzhou.ha.frames import Head, encode_default_head, encode_head
+from tianzhou.ha.frames import CHANGES_STATE, HEAD, Head, encode_default_head, encode_head
 from tianzhou.ha.slave_side import SlaveSide
 
 FILE_BYTES = 1024
@@ -60,8 +60,12 @@ def filled(seed: int, byte_count: int = 5000) -> MemoryLog:
 @pytest.mark.parametrize("is_ours", [False, True])
 def test_frames_are_received_the_same_split_at_every_byte(is_ours: bool) -> None:
     master = filled(1, 3000)
+    announced: list[bytes] = []
     if is_ours:
-        stream = b"".join(_within_epochs(master, [70, 500]))
+        frames = _within_epochs(master, [70, 500])
+        announced = [f"change {number}\n".encode() * number for number in range(len(frames))]
+        changes = [_changes(frame, lines) for frame, lines in zip(frames, announced, strict=True)]
+        stream = b"".join(map(bytes.__add__, changes, frames))
     else:
         stream = frames_of(master, encode_default_head, [70, 500])
     for split in range(1, len(stream)):
@@ -70,6 +74,13 @@ def test_frames_are_received_the_same_split_at_every_byte(is_ours: bool) -> None
         receive(side, slave, stream[:split])
         receive(side, slave, stream[split:])
         assert slave.content == master.content
+        assert side.changes == announced
+
+
+def _changes(before: bytes, lines: bytes) -> bytes:
+    """Announced changes, before a frame with a part of the log."""
+    _, _, log_offset, *rest = HEAD.unpack(before[: HEAD.size])
+    return encode_head(Head(log_offset, len(lines), *rest), CHANGES_STATE) + lines
 
 
 def _within_epochs(master: MemoryLog, sizes: list[int]) -> list[bytes]:

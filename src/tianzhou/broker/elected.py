@@ -23,7 +23,7 @@ from tianzhou.broker.replication.failover import Failover
 from tianzhou.broker.requests.loop_gap import LoopGap
 from tianzhou.broker.role import RunningRole
 from tianzhou.clock import boot_ms
-from tianzhou.errors import StoreClosed
+from tianzhou.errors import StoreClosed, TianzhouError
 from tianzhou.ha.authority.etcd import EtcdAuthority
 from tianzhou.ha.authority.etcd_client import EtcdClient
 from tianzhou.ha.authority.etcd_keys import group_keys
@@ -50,6 +50,8 @@ _RETRY_S = 0.1
 _LASTING_RETRY_S = 1.0
 _REPORT_S = 0.5
 _GAP_PARTS = 3
+_TABLES_S = 1.5
+"""Less than the agreement of the master holds (`switching.AGREED_MS`)."""
 
 Prepare = Callable[[RunningRole], Awaitable[dict[str, object]]]
 
@@ -60,7 +62,7 @@ def _role(role: BrokerRole, broker_id: int) -> dict[str, object]:
 
 
 class ElectedBroker:
-    """Meets `replication.execution.Host`."""
+    """Meets `replication.host.Host`."""
 
     def __init__(
         self, core: Core, server: Server, replace_role: Callable[[Prepare, str], Awaitable[None]]
@@ -167,7 +169,7 @@ class ElectedBroker:
     # -- roles -------------------------------------------------------------------------------------
 
     async def become_master(self, epoch: int) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
 
         async def prepare(running: RunningRole) -> dict[str, object]:
             await running.features.replication.finish_copies()
@@ -178,7 +180,7 @@ class ElectedBroker:
         log.warning("broker %s: is the master of epoch %d", self._name, epoch)
 
     async def become_slave(self) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
 
         async def prepare(_: RunningRole) -> dict[str, object]:
             return _role(BrokerRole.SLAVE, self.failover.role.id)
@@ -187,7 +189,7 @@ class ElectedBroker:
         log.warning("broker %s: is a slave", self._name)
 
     async def truncate(self, to: int, entries: Epochs, confirm: int) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         core, running = self._core, self.running()
         if running is None:
             raise StoreClosed("the broker is not running")
@@ -197,7 +199,7 @@ class ElectedBroker:
         )  # fmt: skip
 
     async def start_empty(self, saved_from: int) -> Path | None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         core, running = self._core, self.running()
         if running is None:
             raise StoreClosed("the broker is not running")
@@ -206,7 +208,7 @@ class ElectedBroker:
         )
 
     async def joined(self, replica_id: int) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         if self._core.settings.config.is_slave:
             await self._be_slave(replica_id)
 
@@ -217,14 +219,36 @@ class ElectedBroker:
             settings.activate(settings.prepare_values(values, ELECTION_ORIGIN))
 
     def connected(self) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         running = self.running()
         if running is not None:
             running.features.replication.note_connected()
 
+    def announced(self, lines: bytes) -> None:
+        """See `host.Host`."""
+        running = self.running()
+        if running is not None:
+            running.features.replication.note_changes(lines)
+
+    async def read_final_tables(self) -> bool:
+        """See `host.Host`."""
+        running = self.running()
+        try:
+            if running is None:
+                raise StoreClosed("the broker is not running")
+            async with asyncio.timeout(_TABLES_S):
+                await running.features.replication.read_final_tables()
+        except (TianzhouError, TimeoutError) as error:
+            log.warning(
+                "broker %s: does not take over, as it could not copy the tables of the master: %s",
+                self._name, str(error) or f"no response within {_TABLES_S:g} s",
+            )  # fmt: skip
+            return False
+        return True
+
     @property
     def listener(self) -> Listener | None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         running = self.running()
         return running.features.replication.listener if running is not None else None
 
@@ -239,7 +263,7 @@ class ElectedBroker:
         return self._is_registered
 
     def register(self, *, is_registered: bool) -> None:
-        """See `execution.Host`."""
+        """See `host.Host`."""
         self._is_registered = is_registered
         before = self._registering
         if before is not None:

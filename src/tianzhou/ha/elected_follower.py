@@ -74,6 +74,10 @@ class Observer(Protocol):
         """Bytes or a heartbeat of the master came in, and are appended."""
         ...
 
+    def announced(self, lines: bytes) -> None:
+        """The master has changed entries of its tables. Raises ReplicationError."""
+        ...
+
     def heard(self, confirm_offset: int) -> None:
         """The same, not more often than the role state machine needs it."""
         ...
@@ -256,8 +260,9 @@ class ElectedFollower:
         side = self._side(offer, state)
         sock = await connect_to_master(self._client, target.ha_host, offer, self._times.request_s)
         connection = MasterConnection(
-            sock, side, self._store, self._epochs, self._times, lambda: None, self._received
-        )
+            sock, side, self._store, self._epochs, self._times, lambda: None, self._received,
+            self._observer.announced,
+        )  # fmt: skip
         self._connection = connection
         self._confirm_offset, self._heard_s = -1, 0.0
         try:

@@ -112,13 +112,14 @@ class Follower:
         *,
         on_connected: Callable[[], None] = lambda: None,
         on_failed: Callable[[], None] = lambda: None,
+        on_changes: Callable[[bytes], None] = lambda lines: None,
         times: Times = Times(),  # noqa: B008 - frozen
         version: str = "",
     ) -> None:
         """`client` is used for the hello, with the credentials of this broker; it stays open.
 
         `on_connected` is called when the HA connection is made, `on_failed` when an attempt to
-        follow has ended: the master may be elsewhere now.
+        follow has ended: the master may be elsewhere now. `on_changes`: see MasterConnection.
         """
         self._store = store
         self._epochs = epochs
@@ -127,6 +128,7 @@ class Follower:
         self._master = master
         self._on_connected = on_connected
         self._on_failed = on_failed
+        self._on_changes = on_changes
         self._times = times
         self._version = version
         self._task: asyncio.Task[None] | None = None
@@ -220,8 +222,9 @@ class Follower:
         except OSError as error:
             return Problem(f"the master's HA port cannot be reached: {error.strerror or error}")
         connection = MasterConnection(
-            sock, link.side, self._store, self._epochs, self._times, self._tick
-        )
+            sock, link.side, self._store, self._epochs, self._times, self._tick,
+            on_changes=self._on_changes,
+        )  # fmt: skip
         return await self._copy(connection, link)
 
     async def _copy(self, connection: MasterConnection, link: _Link) -> Problem:

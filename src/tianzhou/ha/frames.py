@@ -21,6 +21,12 @@ Where masters are elected, state 16 in place of 2 asks for a planned switch, and
 
     slave to master   12   state 16, its report: the slave asks the master to hand over to it
     master to slave   36   state 16, no body: the slave may take over from the epoch of this head
+
+State 17 announces topics and groups that have changed. The announcement comes before all bytes that
+are stored after the change, so a slave that has a message knows its topic:
+
+    master to slave   36   state 17, a body that is not of the log: lines of JSON (`tables.py`); the
+                           log offset is where the next body will begin
 """
 
 import struct
@@ -34,6 +40,7 @@ OPENING_BYTES: Final = len(OPENING) + TOKEN_BYTES
 TRANSFER_STATE: Final = 2
 HANDOVER_STATE: Final = 16
 """RocketMQ's states are 0 to 4."""
+CHANGES_STATE: Final = 17
 
 DEFAULT_REPORT = struct.Struct(">q")
 DEFAULT_HEAD = struct.Struct(">qi")
@@ -45,6 +52,8 @@ DEFAULT_BODY_BYTES_MAX: Final = 32 * 1024
 BODY_BYTES_MAX: Final = 1024 * 1024
 BODY_BYTES_ACCEPTED: Final = 4 * 1024 * 1024
 """A slave closes a connection that announces a larger body."""
+CHANGES_BYTES_MAX: Final = 64 * 1024
+"""In one frame; slaves accept no more."""
 
 
 class Head(NamedTuple):

@@ -11,9 +11,9 @@ import logging
 import socket
 import ssl
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.ha.handshakes import Handshakes
@@ -26,6 +26,7 @@ from tianzhou.ha.master_side import (
     SlaveRefused,
     SlaveState,
 )
+from tianzhou.ha.progress import Followers
 from tianzhou.ha.tokens import Hello, Tokens
 from tianzhou.limits import HA_CONNECTIONS_MAX, HA_SILENT_MAX, HA_TOKEN_MS, HA_TOKENS_MAX
 from tianzhou.remoting.address import format_address, host_of
@@ -64,30 +65,6 @@ class SlaveStatus:
     acknowledged: int
     bytes_per_second: int
     problem: str | None = None
-
-
-class Followers(Protocol):
-    """Who must know how far the slaves are; see `progress.Acknowledgements`."""
-
-    def connected(
-        self,
-        connection: Hashable,
-        name: str,
-        reported: int,
-        acknowledged: int,
-        *,
-        is_exclusive: bool,
-    ) -> list[Hashable]:
-        """A slave has sent its first report. Returns the connections that this one replaces."""
-        ...
-
-    def report(self, connection: Hashable, reported: int, acknowledged: int) -> None:
-        """A connected slave has sent a further report."""
-        ...
-
-    def disconnected(self, connection: Hashable) -> None:
-        """Forget a connection; does nothing if it never reported or was replaced."""
-        ...
 
 
 def allowed_addresses(text: str) -> Callable[[str], bool]:
@@ -226,6 +203,15 @@ class Listener:
             for each in self._connections
             if each.is_counted and each.side.hello and each.side.hello.broker_id == broker_id
         ]
+
+    def announce(self, entry: str, line: bytes) -> None:
+        """Send a line about a changed entry to slaves of ours, before what is stored from now on.
+
+        It replaces one about the same entry that was not sent yet.
+        """
+        for connection in self._connections:
+            connection.side.announce(entry, line)
+        self.log_grew()
 
     def log_grew(self) -> None:
         """Send the new bytes at the end of this loop iteration."""

@@ -124,10 +124,13 @@ class MasterConnection:
         times: Times,
         on_tick: Callable[[], None],
         on_received: "Callable[[MasterConnection], None]" = lambda connection: None,
+        on_changes: Callable[[bytes], None] = lambda lines: None,
     ) -> None:
         """`on_tick` is called about once a second while the connection is open.
 
-        `on_received` is called when something of the master was received and appended.
+        `on_received` is called when something of the master was received and appended,
+        `on_changes` with announced changes of tables before messages behind them are acknowledged;
+        it may raise ReplicationError.
         """
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -137,6 +140,7 @@ class MasterConnection:
         self._times = times
         self._on_tick = on_tick
         self._on_received = on_received
+        self._on_changes = on_changes
         self.side = side
         self.ended: asyncio.Future[Problem] = self._loop.create_future()
         self.refusal: StoreError | None = None
@@ -193,6 +197,8 @@ class MasterConnection:
         self._byte_count += count
         try:
             self.side.received(count)
+            while self.side.changes:
+                self._on_changes(self.side.changes.pop(0))
             self._append()
             self._on_received(self)
         except ReplicationError as error:

@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 from tianzhou.errors import ProtocolError
 from tianzhou.ha.frames import (
     BODY_BYTES_MAX,
+    CHANGES_BYTES_MAX,
+    CHANGES_STATE,
     DEFAULT_BODY_BYTES_MAX,
     DEFAULT_REPORT,
     HANDOVER_STATE,
@@ -104,7 +106,7 @@ class SlaveRefused(ProtocolError):
 
 
 class Frame(NamedTuple):
-    """What to send next: a head, and that part of the log."""
+    """What to send next: a head, or a frame with changed entries, and that part of the log."""
 
     head: bytes
     log_offset: int
@@ -182,6 +184,8 @@ class MasterSide:
         self.asks_handover = False
         """The slave has asked the master to hand over to it; the caller resets it."""
         self._agreed_epoch: int | None = None
+        self._changes: dict[str, bytes] = {}
+        """Lines about entries of tables, by entry, to be sent before more of the log."""
         self.lacks_tls = False
         """The connection is plain, and TLS is enforced."""
         self._is_handshake = False
@@ -354,6 +358,14 @@ class MasterSide:
         assert self.hello is not None
         self._agreed_epoch = epoch
 
+    def announce(self, entry: str, line: bytes) -> None:
+        """Send a line about an entry of a table; it replaces one that was not sent yet.
+
+        Slaves of Apache's copy tables periodically.
+        """
+        if self.hello is not None and len(line) < CHANGES_BYTES_MAX:
+            self._changes[entry] = line
+
     def next_frame(self, log: LogBounds, now_ms: int, bytes_max: int) -> Frame | None:
         """The next frame with at most `bytes_max` of the log (0: a heartbeat at most).
 
@@ -362,6 +374,8 @@ class MasterSide:
         """
         if self._left_bytes or not self.is_started:
             return None
+        if self._changes:
+            return self._changes_frame(now_ms)
         if bytes_max > 0 and self.has_more(log):
             if self._position >= log.first:
                 return self._frame(self._body_bytes(log, bytes_max), now_ms)
@@ -403,6 +417,22 @@ class MasterSide:
         self._position += body_bytes
         self._written_ms = now_ms
         return Frame(head, position, body_bytes)
+
+    def _changes_frame(self, now_ms: int) -> Frame:
+        lines, size = list[bytes](), 0
+        for entry, line in tuple(self._changes.items()):
+            size += len(line) + 1
+            if size > CHANGES_BYTES_MAX:
+                break
+            lines.append(line + b"\n")
+            del self._changes[entry]
+        position, body = self._position, b"".join(lines)
+        epoch, epoch_start, _ = self._epoch_at(position)
+        head = Head(position, len(body), epoch, epoch_start, self._confirm_offset())
+        frame = encode_head(head, CHANGES_STATE) + body
+        self._left_bytes, self._left_body_bytes = len(frame), 0
+        self._written_ms = now_ms
+        return Frame(frame, position, 0)
 
     def sent(self, count: int, now_ms: int) -> None:
         """The socket accepted so many bytes of the frame."""

@@ -7,7 +7,7 @@ slave: only distinct slaves count.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 BEHIND_BYTES_MAX: Final = 256 * 1024 * 1024
 _COPIES_MIN: Final = 2
@@ -18,6 +18,30 @@ class _Follower:
     name: str
     reported: int
     acknowledged: int
+
+
+class Followers(Protocol):
+    """Who must know how far the slaves are; `Acknowledgements` with fixed roles."""
+
+    def connected(
+        self,
+        connection: Hashable,
+        name: str,
+        reported: int,
+        acknowledged: int,
+        *,
+        is_exclusive: bool,
+    ) -> list[Hashable]:
+        """A slave has sent its first report. Returns the connections that this one replaces."""
+        ...
+
+    def report(self, connection: Hashable, reported: int, acknowledged: int) -> None:
+        """A connected slave has sent a further report."""
+        ...
+
+    def disconnected(self, connection: Hashable) -> None:
+        """Forget a connection; does nothing if it never reported or was replaced."""
+        ...
 
 
 class Acknowledgements:

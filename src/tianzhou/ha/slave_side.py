@@ -66,6 +66,8 @@ class SlaveSide:
         """Up to where the master says that readers may read; only in our protocol."""
         self.agreed_epoch: int | None = None
         """The master of this epoch has agreed that this slave takes over."""
+        self.changes: list[bytes] = []
+        """Announced changes of tables; the caller applies and removes them before it reports."""
         self._log_file_bytes = log_file_bytes
         self._is_empty = end_log_offset is None
         self._is_flushed = is_flushed
@@ -98,22 +100,23 @@ class SlaveSide:
                 if not unparsed:
                     return
                 self._join(min(unparsed, self._body_left))
-            elif unparsed >= self._head_bytes:
-                self._read_head()
-            else:
+            elif unparsed < self._head_bytes or not self._read_head(unparsed):
                 return
 
-    def _read_head(self) -> None:
+    def _read_head(self, unparsed: int) -> bool:
+        """Parses the next head; False if more has to be received first."""
         if self.is_ours:
             state, body_bytes, log_offset, *rest = frames.HEAD.unpack_from(
                 self._buffer, self._parsed
             )
-            if state not in (frames.TRANSFER_STATE, frames.HANDOVER_STATE):
-                raise ReplicationError(f"the master sent a frame of state {state}")
             head = frames.Head(log_offset, body_bytes, *rest)
+            if state == frames.CHANGES_STATE:
+                return self._read_changes(head, unparsed)
             if state == frames.HANDOVER_STATE:
                 self._read_agreement(head)
-                return
+                return True
+            if state != frames.TRANSFER_STATE:
+                raise ReplicationError(f"the master sent a frame of state {state}")
         else:
             head = frames.Head(*frames.DEFAULT_HEAD.unpack_from(self._buffer, self._parsed))
         self._check(head)
@@ -128,6 +131,22 @@ class SlaveSide:
             self.next_log_offset = head.log_offset + head.body_bytes
         self.master_end = max(self.master_end, head.log_offset + head.body_bytes)
         self.frame_count += 1
+        return True
+
+    def _read_changes(self, head: frames.Head, unparsed: int) -> bool:
+        size = head.body_bytes
+        if not 0 <= size <= frames.CHANGES_BYTES_MAX:
+            raise ReplicationError(
+                f"the master announced changes of {size} bytes, at most "
+                f"{frames.CHANGES_BYTES_MAX} are accepted"
+            )
+        begin = self._parsed + self._head_bytes
+        if unparsed < self._head_bytes + size:
+            return False
+        self.changes.append(bytes(self._view[begin : begin + size]))
+        self._parsed = begin + size
+        self.frame_count += 1
+        return True
 
     def _read_agreement(self, head: frames.Head) -> None:
         received = 0 if self.next_log_offset is None else self.next_log_offset

@@ -15,17 +15,21 @@ was read. Until then it waits, and no newer version is requested, which would wa
 Between brokers of Tianzhou a request has the field `knownVersion`, and the response `tableVersion`
 and `masterEndOffset`; the body is empty if the versions are equal. Brokers of RocketMQ ignore the
 field; their log's end is asked for by GET_BROKER_RUNTIME_INFO after the table was read.
+
+Topics and groups that are created or replaced are also announced on the HA connection, before the
+messages that are stored after it (`TableChange`, `frames.CHANGES_STATE`): a slave that acknowledges
+a message knows the attributes of its topic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tianzhou.errors import BodyError, RequestError
+from tianzhou.errors import BodyError, ReplicationError, RequestError
 from tianzhou.protocol import fastjson
-from tianzhou.protocol.bodies import decode, encode
+from tianzhou.protocol.bodies import Body, decode, encode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.pieces import decode_pieces
@@ -115,14 +119,54 @@ class TableMissing(RequestError):
     """The master does not have this table: it is too old, or runs without a timer."""
 
 
+# -- announced changes -----------------------------------------------------------------------------
+
+
+class TableChange(Body, frozen=True, kw_only=True):
+    """A line of a frame: an entry was created or replaced, or something else changed."""
+
+    table: str
+    counter: Int64
+    """That of the table's version with the change."""
+    topic: TopicConfig | None = None
+    group: SubscriptionGroupConfig | None = None
+    """None in both: the whole table has to be read."""
+
+
+def encode_change(change: TableChange) -> bytes:
+    """A line without its end."""
+    return encode(change)
+
+
+def decode_changes(lines: bytes) -> Iterator[TableChange]:
+    """The lines of a frame; those about tables of later versions are skipped.
+
+    Raises ReplicationError.
+    """
+    for line in lines.splitlines():
+        try:
+            change = decode(TableChange, line)
+        except BodyError as error:
+            raise ReplicationError(
+                f"the master announced a change that cannot be read: {error}"
+            ) from error
+        if change.table in (Table.TOPICS, Table.GROUPS):
+            yield change
+
+
 # -- when ------------------------------------------------------------------------------------------
+
+
+def rest_s(took_s: float) -> float:
+    """How long to wait after a read that took so long, if the table is known to have changed."""
+    return min(took_s * _SHARE_OF_TIME, APACHE_INTERVAL_S)
 
 
 def next_read_s(master: Master, took_s: float) -> float:
     """How long to wait after a read that took so long."""
     if not master.is_ours:
         return APACHE_INTERVAL_S
-    return min(max(INTERVAL_S, took_s * _SHARE_OF_TIME), APACHE_INTERVAL_S)
+    return max(INTERVAL_S, rest_s(took_s))
 
 
 class PendingTables:

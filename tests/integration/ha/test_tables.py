@@ -21,6 +21,7 @@ from tianzhou.broker.storing.durability import Durability
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
+from tianzhou.errors import TianzhouError
 from tianzhou.ha import tables
 from tianzhou.protocol import fastjson
 from tianzhou.protocol.bodies import decode, encode
@@ -226,6 +227,88 @@ async def test_a_promotion_applies_what_the_log_allows_and_drops_the_rest(tmp_pa
         assert slave.state.topics.get("t") is not None
         assert slave.state.offsets.find("g", "t", 0) == 1
         assert slave.copies.is_complete
+
+
+def announced(it: Cluster, topic: TopicConfig) -> bytes:
+    """The line about a topic that the master has just put."""
+    counter = it.broker.topics.data_version.counter
+    change = tables.TableChange(table="topics", counter=counter, topic=topic)
+    return tables.encode_change(change) + b"\n"
+
+
+async def test_an_announced_topic_is_in_force_at_once_and_no_older_copy_takes_it_back(
+    tmp_path: Path,
+) -> None:
+    log = SlaveLog(0)
+    async with (
+        cluster(tmp_path / "master") as it,
+        slave_of(it.broker.address, tmp_path / "slave", log=log) as slave,
+    ):
+        await eventually(lambda: slave.copies.is_complete, "the tables of an empty master")
+        await it.peer.send("t", b"x")
+        await eventually(lambda: "topics" in slave.waits_for, "a copy that waits")
+        topic = TopicConfig(topic_name="new", read_queue_count=3, order=True)
+        it.broker.topics.put(topic)
+        slave.copies.announced(announced(it, topic))
+        assert slave.state.topics.get("new") == topic
+        await slave.copies.finish(it.broker.store.end_log_offset)
+        assert slave.state.topics.get("t") is not None, "the older copy was applied"
+        assert slave.state.topics.get("new") == topic
+        it.broker.topics.remove("new")
+        slave.copies.announced(tables.encode_change(tables.TableChange(table="topics", counter=0)))
+        slave.reaches(2**62)
+        await eventually(lambda: slave.state.topics.get("new") is None, "the removal")
+
+
+async def test_an_announcement_is_followed_by_a_read_without_delay(tmp_path: Path) -> None:
+    async with (
+        cluster(tmp_path / "master") as it,
+        slave_of(it.broker.address, tmp_path / "slave") as slave,
+    ):
+        await eventually(lambda: slave.copies.is_complete, "the tables of an empty master")
+        slave.copies._due_s.update(dict.fromkeys(tables.Table, 1e12))  # pyright: ignore[reportPrivateUsage] - no read is due
+        it.broker.topics.put(TopicConfig(topic_name="t"))
+        slave.copies.announced(announced(it, TopicConfig(topic_name="t")))
+        await eventually(
+            lambda: slave.state.topics.data_version == it.broker.topics.data_version,
+            "the master's version",
+        )
+
+
+async def test_a_slave_that_takes_over_reads_all_tables_again_whatever_waits(
+    tmp_path: Path,
+) -> None:
+    log = SlaveLog(0)
+    async with (
+        cluster(tmp_path / "master", **FAST) as it,
+        slave_of(it.broker.address, tmp_path / "slave", log=log) as slave,
+    ):
+        await eventually(lambda: slave.copies.is_complete, "the tables of an empty master")
+        await fill(it)
+        await eventually(lambda: "offsets" in slave.waits_for, "offsets that wait")
+        slave.copies._due_s.update(dict.fromkeys(tables.Table, 1e12))  # pyright: ignore[reportPrivateUsage] - no read is due
+        it.broker.topics.put(TopicConfig(topic_name="last", read_queue_count=3))
+        it.broker.offsets.commit("g", "t", 3, 79)
+        it.broker.groups.put(SubscriptionGroupConfig(group_name="last"))
+        await slave.copies.read_final()
+        assert slave.state.topics.get("last") is None, "the log of the slave is not confirmed"
+        await slave.copies.finish(it.broker.store.end_log_offset)
+        assert slave.waits_for == {}
+        assert slave.state.topics.topics == it.broker.topics.topics
+        assert slave.state.groups.groups == it.broker.groups.groups
+        assert slave.state.offsets.by_key == it.broker.offsets.by_key
+        assert slave.state.modes.modes == it.broker.modes.modes
+        assert slave.scheduled.delays.safe_offsets == {1: 1}
+        assert slave.scheduled.timer is not None
+        assert slave.scheduled.timer.check.queue_offset == 1
+
+
+async def test_final_tables_of_a_master_that_is_gone_are_an_error(tmp_path: Path) -> None:
+    async with cluster(tmp_path / "master") as it:
+        address = it.broker.address
+    async with slave_of(address, tmp_path / "slave") as slave:
+        with pytest.raises(TianzhouError):
+            await slave.copies.read_final()
 
 
 async def test_what_the_slave_changes_itself_is_overwritten(tmp_path: Path) -> None:

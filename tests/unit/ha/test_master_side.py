@@ -6,6 +6,8 @@ import pytest
 from tests.support.ha import GivenHello, hello
 
 from tianzhou.ha.frames import (
+    CHANGES_BYTES_MAX,
+    CHANGES_STATE,
     DEFAULT_HEAD,
     HANDOVER_STATE,
     HEAD,
@@ -445,3 +447,62 @@ def test_a_master_that_hangs_sends_no_heartbeat() -> None:
     assert side.due_ms() == 1100
     is_healthy = True
     assert side.next_frame(LOG, 1100, MUCH) is not None
+
+
+# -- announced changes -----------------------------------------------------------------------------
+
+
+def test_changes_are_sent_before_what_is_stored_after_them() -> None:
+    side = own_side(3400)
+    side.announce("topics t", b"old")
+    side.announce("groups g", b"group")
+    side.announce("topics t", b"new")
+    side.agree(4)
+    changes, body, agreement = send_all(side)
+    assert HEAD.unpack(changes.head[: HEAD.size]) == (CHANGES_STATE, 10, 3400, 1, 0, 77)
+    assert changes.head[HEAD.size :] == b"new\ngroup\n"
+    assert ranges([changes, body, agreement]) == [(3400, 0), (3400, 100), (3500, 0)]
+    assert side.sent_log_offset == 3500
+
+
+def test_changes_that_are_half_sent_count_for_no_part_of_the_log() -> None:
+    side = own_side(3400)
+    side.announce("topics t", b"line")
+    frame = side.next_frame(LOG, 0, MUCH)
+    assert frame is not None
+    side.sent(len(frame.head) - 1, 0)
+    side.announce("topics t", b"another")
+    assert side.next_frame(LOG, 0, MUCH) is None
+    assert side.sent_log_offset == 3400
+    side.sent(1, 0)
+    assert b"another" in send_all(side)[0].head
+
+
+def test_many_changes_take_several_frames() -> None:
+    side = own_side(3500)
+    lines = [b"%05d" % number + b"x" * 995 for number in range(200)]
+    for number, line in enumerate(lines):
+        side.announce(f"topics {number}", line)
+    sent = send_all(side)
+    assert len(sent) == 4
+    assert all(len(each.head) <= HEAD.size + CHANGES_BYTES_MAX for each in sent)
+    assert b"".join(each.head[HEAD.size :] for each in sent).split() == lines
+
+
+def test_changes_wait_for_the_first_report_and_are_not_for_slaves_in_default_ha() -> None:
+    side = own_side()
+    side.announce("topics t", b"line")
+    assert send_all(side) == []
+    side.receive(encode_report(3500), LOG, 0)
+    assert len(send_all(side)) == 1
+    apache = default_side(3500)
+    apache.announce("topics t", b"line")
+    assert send_all(apache) == []
+
+
+def test_an_entry_that_no_frame_can_have_is_not_announced() -> None:
+    side = own_side(3500)
+    side.announce("topics t", b"x" * (CHANGES_BYTES_MAX - 1))
+    assert len(send_all(side)) == 1
+    side.announce("topics t", b"x" * CHANGES_BYTES_MAX)
+    assert send_all(side) == []

@@ -237,3 +237,20 @@ def test_the_request_for_a_switch_repeats_the_last_report() -> None:
     side.first_report(0)
     side.report(103, 0)
     assert side.handover_request() == encode_report(103, frames.HANDOVER_STATE)
+
+
+def test_announced_changes_are_no_part_of_the_log() -> None:
+    side = side_at(100)
+    changes = encode_head(Head(103, 5, 1, 0, 102), frames.CHANGES_STATE) + b"lines"
+    receive(side, ours(100, b"abc") + changes[:-1])
+    assert side.changes == []
+    receive(side, changes[-1:] + ours(103, b"d"))
+    assert side.changes == [b"lines"]
+    log_offset, data = side.contents()
+    assert (log_offset, bytes(data)) == (100, b"abcd")
+
+
+@pytest.mark.parametrize("size", [-1, frames.CHANGES_BYTES_MAX + 1])
+def test_announced_changes_of_another_size_are_refused(size: int) -> None:
+    with pytest.raises(ReplicationError, match=f"announced changes of {size} bytes"):
+        receive(side_at(100), encode_head(Head(100, size, 1, 0, 100), frames.CHANGES_STATE))

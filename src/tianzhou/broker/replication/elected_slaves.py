@@ -20,7 +20,7 @@ class SessionSet(Protocol):
 
 
 class ElectedSlaves:
-    """Meets `ha.listener.Followers`."""
+    """Meets `ha.progress.Followers`."""
 
     def __init__(
         self,

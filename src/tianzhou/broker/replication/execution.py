@@ -10,11 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tianzhou.broker.replication import role_commands
 from tianzhou.broker.replication.authority_link import AuthorityLink
+from tianzhou.broker.replication.host import Host
 from tianzhou.broker.replication.role_commands import CommandQueue
 from tianzhou.broker.storing.serving import Refusal, Serving
 from tianzhou.errors import AddressError, AuthorityError, TianzhouError
@@ -23,7 +23,6 @@ from tianzhou.ha.authority.values import Authority, Outcome, Proposal, Result
 from tianzhou.ha.elected_follower import ElectedFollower, Target
 from tianzhou.ha.epochs import EpochFile, within_log
 from tianzhou.ha.hello import Broker, Membership
-from tianzhou.ha.listener import Listener
 from tianzhou.ha.replica_facts import FactsFile
 from tianzhou.ha.roles import actions as do
 from tianzhou.ha.roles import events
@@ -65,49 +64,6 @@ class Driver(Protocol):
     def member(self) -> Membership: ...
 
     def own_end_moved(self) -> None: ...
-
-
-class Host(Protocol):
-    """What the broker does in a change of its role."""
-
-    async def become_master(self, epoch: int) -> None:
-        """Make the tables fit the log, and build what a master runs; clients are refused.
-
-        Raises TianzhouError.
-        """
-        ...
-
-    async def become_slave(self) -> None:
-        """Save the tables, and build what a slave runs. Raises TianzhouError."""
-        ...
-
-    async def truncate(self, to: int, entries: epochs.Epochs, confirm: int) -> None:
-        """Cut the log, the epochs and what the tables say of it, durably. Raises StoreError."""
-        ...
-
-    async def start_empty(self, saved_from: int) -> Path | None:
-        """Remove the log, after saving the part from there on; returns the file that has it.
-
-        Raises StoreError.
-        """
-        ...
-
-    async def joined(self, replica_id: int) -> None:
-        """The id of this replica is known."""
-        ...
-
-    def connected(self) -> None:
-        """The HA connection to the master is open: its tables can be copied."""
-        ...
-
-    def register(self, *, is_registered: bool) -> None:
-        """Register with the nameservers from now on, or unregister and close clients."""
-        ...
-
-    @property
-    def listener(self) -> Listener | None:
-        """The HA port of a master."""
-        ...
 
 
 class Execution:

@@ -20,8 +20,9 @@ from typing import Final
 
 from tianzhou.broker.replication.authority_link import AuthorityLink
 from tianzhou.broker.replication.elected_slaves import ElectedSlaves
-from tianzhou.broker.replication.execution import Execution, Host
+from tianzhou.broker.replication.execution import Execution
 from tianzhou.broker.replication.group_info import Figures, group_info
+from tianzhou.broker.replication.host import Host
 from tianzhou.broker.storing.serving import Refusal, Serving
 from tianzhou.clock import Clock, boot_ms, wall_ms
 from tianzhou.errors import StoreError, StoreFull
@@ -113,6 +114,8 @@ class Failover:
         self._session: Session | None = None
         self._in_force: frozenset[int] = frozenset()
         self._disk_failure: StoreError | None = None
+        self._takeover: asyncio.Task[None] | None = None
+        """Copies the tables of a master that hands over to this replica."""
         self._hand_over_ms = 0
         """When a master with a full disk tries the next time to hand over."""
         self._ticket = 0
@@ -162,6 +165,7 @@ class Failover:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._cancel_takeover()
         await self.execution.stop()
         await self.link.stop()
         await self.execution.stop_commands()
@@ -435,6 +439,10 @@ class Failover:
         """See `elected_follower.Observer`."""
         self.serving.confirm(confirm_offset)
 
+    def announced(self, lines: bytes) -> None:
+        """See `elected_follower.Observer`."""
+        self._host.announced(lines)
+
     def heard(self, confirm_offset: int) -> None:
         """See `elected_follower.Observer`."""
         store = self._store
@@ -442,11 +450,21 @@ class Failover:
         self.put(events.MasterHeard(max(confirm_offset, 0), end, flushed))
 
     def agreed(self, epoch: int) -> None:
-        """See `elected_follower.Observer`."""
-        self.put(events.HandoverOffered(epoch))
+        """See `elected_follower.Observer`. The tables come first: they are final now."""
+        self._cancel_takeover()
+        self._takeover = asyncio.get_running_loop().create_task(self._take_over(epoch))
+
+    async def _take_over(self, epoch: int) -> None:
+        if await self._host.read_final_tables():
+            self.put(events.HandoverOffered(epoch))
+
+    def _cancel_takeover(self) -> None:
+        if self._takeover is not None:
+            self._takeover.cancel()
 
     def disconnected(self, why: str) -> None:
         """See `elected_follower.Observer`."""
+        self._cancel_takeover()
         self.put(events.MasterDisconnected(why))
 
     def refused(self) -> None:

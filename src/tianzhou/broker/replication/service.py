@@ -8,7 +8,7 @@ writes next is different.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
@@ -29,12 +29,13 @@ from tianzhou.ha.elected_follower import ElectedFollower
 from tianzhou.ha.epochs import EpochFile
 from tianzhou.ha.follower import Follower, MasterAddresses
 from tianzhou.ha.hello import LogState, PortTls
-from tianzhou.ha.listener import Followers, Listener, SlaveStatus, allowed_addresses
+from tianzhou.ha.listener import Listener, SlaveStatus, allowed_addresses
 from tianzhou.ha.log_tail import crc_of
 from tianzhou.ha.master_connection import Times
 from tianzhou.ha.master_side import EpochRange, Rules, SlaveState
-from tianzhou.ha.progress import Acknowledgements
+from tianzhou.ha.progress import Acknowledgements, Followers
 from tianzhou.ha.store_id import load_store_id
+from tianzhou.ha.tables import Table, TableChange, encode_change
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.ha import HelloRequest, HelloResponse
@@ -187,6 +188,7 @@ class Replication:
             lambda: self._master,
             on_connected=self._connected,
             on_failed=self._disconnected,
+            on_changes=self.note_changes,
             times=Times(
                 silence_s=config.ha_housekeeping_interval / 1000,
                 report_s=config.ha_send_heartbeat_interval / 1000,
@@ -223,11 +225,34 @@ class Replication:
             self._ha_port = await listener.start(config.bind_address, wanted)
         except RemotingError as e:
             raise RemotingError(f"the port for slaves (haListenPort): {e}") from e
+        self._announce_changes(listener)
         if self._failover is not None:
             self._store.on_end_moved = self._failover.own_log_grew
             return
         self._store.on_end_moved = listener.log_grew
         self._durability.replicas = self._acknowledgements
+
+    def _announce_changes(self, listener: Listener) -> None:
+        """Announce changed topics and groups to slaves, before messages that are stored then."""
+        state = self._state
+
+        def topics(names: Iterable[str]) -> None:
+            counter = state.topics.data_version.counter
+            for name in names or ("",):
+                change = TableChange(
+                    table=Table.TOPICS, counter=counter, topic=state.topics.get(name)
+                )
+                listener.announce(f"{Table.TOPICS} {name}", encode_change(change))
+
+        def groups(names: Iterable[str]) -> None:
+            counter = state.groups.data_version.counter
+            for name in names or ("",):
+                change = TableChange(
+                    table=Table.GROUPS, counter=counter, group=state.groups.get(name)
+                )
+                listener.announce(f"{Table.GROUPS} {name}", encode_change(change))
+
+        state.topics.on_entries, state.groups.on_entries = topics, groups
 
     async def follow(self) -> None:
         """Begin to follow the master, on a slave."""
@@ -248,6 +273,7 @@ class Replication:
         """Close the HA port, when slaves have what was stored last or `slaveTimeout` is over."""
         if self._listener is None:
             return
+        self._state.topics.on_entries = self._state.groups.on_entries = lambda names: None
         if self._failover is not None:
             # The state machine has seen to it that slaves have what counts.
             self._store.on_end_moved = None
@@ -276,7 +302,7 @@ class Replication:
     async def finish_copies(self) -> None:
         """Apply the tables that the master has sent, before a promotion, as far as the log goes."""
         if self._copies is not None:
-            await self._copies.finish()
+            await self._copies.finish(self._store.end_log_offset)
             await adaptation.prepare_master(
                 self._store, self._state, self._scheduled, self._settings.config
             )
@@ -312,6 +338,17 @@ class Replication:
         """The HA connection to an elected master is open: its tables can be copied."""
         if self._copies is not None:
             self._copies.connected()
+
+    def note_changes(self, lines: bytes) -> None:
+        """The master has announced changed topics or groups. Raises ReplicationError."""
+        if self._copies is not None:
+            self._copies.announced(lines)
+
+    async def read_final_tables(self) -> None:
+        """Read the tables of a master that hands over to this slave. Raises TianzhouError."""
+        if self._copies is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is no slave")
+        await self._copies.read_final()
 
     def _disconnected(self) -> None:
         if self._was_connected:

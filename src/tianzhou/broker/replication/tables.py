@@ -7,6 +7,9 @@ slave becomes the master.
 
 A table is applied when the log of the slave is on disk up to the end that the master's log had when
 the table was read: so a table claims nothing that the log lacks, after a power cut neither.
+
+Entries that the master announces are in force at once (`announced`): a topic without messages
+claims nothing. A copy that is older than an announcement does not take it back.
 """
 
 import asyncio
@@ -23,7 +26,15 @@ from tianzhou.broker.scheduled.timer_checkpoint import decode_checkpoint
 from tianzhou.broker.state import BrokerState
 from tianzhou.errors import BodyError, RemotingError, StoreError, TianzhouError
 from tianzhou.ha import tables
-from tianzhou.ha.tables import Master, PendingTables, Table, TableCopy, TableMissing
+from tianzhou.ha.tables import (
+    Master,
+    PendingTables,
+    Table,
+    TableChange,
+    TableCopy,
+    TableMissing,
+    decode_changes,
+)
 from tianzhou.protocol.bodies.groups import SubscriptionGroupTable
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.queues import MessageRequestModeTable
@@ -113,6 +124,13 @@ class TableCopies:
         self._missing: set[Table] = set()
         self._problems: dict[Table, str] = {}
         self._due_s: dict[Table, float] = {}
+        self._rest_until_s: dict[Table, float] = {}
+        """Until then a changed table is not read again, as that costs the master time."""
+        self._announced: dict[Table, dict[str, TableChange]] = {
+            Table.TOPICS: {}, Table.GROUPS: {}
+        }  # fmt: skip
+        """By name, until a copy has them."""
+        self._reading = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
 
@@ -147,8 +165,69 @@ class TableCopies:
         """
         self._is_connected, self._connected_to = True, self._master_address()
         self._pending.clear()
+        for entries in self._announced.values():
+            entries.clear()
         self._due_s.clear()
         self._wanted.set()
+
+    # -- announcements of the master ---------------------------------------------------------------
+
+    def announced(self, lines: bytes) -> None:
+        """Entries of the master have changed: use them, and read their tables again.
+
+        Raises ReplicationError.
+        """
+        for change in decode_changes(lines):
+            table = Table(change.table)
+            entry = change.topic or change.group
+            name = (
+                change.topic.topic_name
+                if change.topic
+                else (change.group.group_name if change.group else None)
+            )
+            if entry is not None and name:
+                self._announced[table][name] = change
+                self._put(change)
+            self._due_s[table] = self._rest_until_s.get(table, 0.0)
+        self._wanted.set()
+
+    def _put(self, change: TableChange) -> None:
+        topics = self._state.topics
+        if change.topic is not None and change.topic.topic_name not in topics.system_names:
+            topics.put(change.topic)
+        if change.group is not None:
+            self._state.groups.put(change.group)
+
+    def _put_newer(self, table: Table, counter: int) -> None:
+        """A copy of the master's table was applied: put what was announced after it was read."""
+        entries = self._announced[table]
+        for name, change in tuple(entries.items()):
+            if change.counter > counter:
+                self._put(change)
+            else:
+                del entries[name]
+
+    async def read_final(self) -> None:
+        """Read all tables of a master that changes them no more: this slave is to take over.
+
+        They are applied as far as they can be, by `finish` at the latest. Raises TianzhouError.
+        """
+        async with self._reading:
+            master = self._find_master()
+            if master is None:
+                raise RemotingError("the master's address is not known")
+
+            async def read(table: Table) -> None:
+                try:
+                    copy = await tables.read_table(self._client, master, table, self._known(table))
+                except TableMissing:
+                    self._missing.add(table)
+                else:
+                    self._received(table, copy)
+
+            await asyncio.gather(*(read(table) for table in self._tables))
+            if self._find_master() != master:
+                raise RemotingError("the connection to the master has ended")
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -208,10 +287,12 @@ class TableCopies:
             if master is None:
                 return
             if table not in self._pending and self._due_s.get(table, 0.0) <= self._now_s():
-                await self._read(master, table)
+                async with self._reading:
+                    await self._read(master, table)
 
     async def _read(self, master: Master, table: Table) -> None:
         began_s = self._now_s()
+        self._due_s[table] = began_s + tables.APACHE_INTERVAL_S
         wait_s = tables.RETRY_S
         try:
             copy = await tables.read_table(self._client, master, table, self._known(table))
@@ -225,9 +306,13 @@ class TableCopies:
         else:
             if self._find_master() != master:
                 return
-            wait_s = tables.next_read_s(master, self._now_s() - began_s)
+            took_s = self._now_s() - began_s
+            wait_s = tables.next_read_s(master, took_s)
+            self._rest_until_s[table] = self._now_s() + tables.rest_s(took_s)
             self._received(table, copy)
-        self._due_s[table] = self._now_s() + wait_s
+        # An announcement that came meanwhile may have made it due earlier.
+        due_s = min(self._due_s.get(table, 0.0), self._now_s() + wait_s)
+        self._due_s[table] = max(due_s, self._rest_until_s.get(table, 0.0))
 
     def _failed(self, table: Table, error: TianzhouError) -> None:
         if table not in self._problems:
@@ -263,10 +348,10 @@ class TableCopies:
 
     # -- applying ----------------------------------------------------------------------------------
 
-    async def apply_ready(self) -> None:
+    async def apply_ready(self, end: int | None = None) -> None:
         """Apply the tables whose end the log has reached, and save them."""
         async with self._lock:
-            ready = self._pending.ready(self._store.end_log_offset)
+            ready = self._pending.ready(self._store.end_log_offset if end is None else end)
             if not ready or not await self._flushed(max(copy.end_offset for copy in ready)):
                 return
             changed: set[Path] = set()
@@ -302,9 +387,11 @@ class TableCopies:
             state.topics.log_end = copy.end_offset
             if await finish(state.topics.replace(content)):
                 log.info("topics: %d copied from the master", len(content.topics))
+            self._put_newer(Table.TOPICS, content.data_version.counter)
         elif isinstance(content, SubscriptionGroupTable):
             if await finish(state.groups.replace(content)):
                 log.info("groups: %d copied from the master", len(content.groups))
+            self._put_newer(Table.GROUPS, content.data_version.counter)
         elif isinstance(content, ConsumerOffsetTable):
             await finish(state.offsets.put_over(content.offsets))
         elif isinstance(content, MessageRequestModeTable):
@@ -325,13 +412,16 @@ class TableCopies:
         check = decoded[0]._replace(log_end=end_offset)
         self._scheduled.replace_timer(check, is_ours=is_ours)
 
-    async def finish(self) -> None:
+    async def finish(self, end: int | None = None) -> None:
         """Apply what the log allows, drop the rest, and save: the slave becomes the master.
+
+        `end` is that of the whole log where only a part of it is shown as confirmed. What waits was
+        handed out by the master when it was confirmed, and the log has it.
 
         To be called when `run` was cancelled and nothing is appended any more. Then the scheduled
         messages are stopped, and built again from the files.
         """
-        await self.apply_ready()
+        await self.apply_ready(end)
         if self._pending:
             log.info("tables of the master: %d are newer than the log, dropped", len(self._pending))
         self._pending.clear()

@@ -4,7 +4,7 @@ from typing import Final
 
 from tianzhou.broker.storing.serving import Serving
 from tianzhou.errors import RequestError
-from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 WRITES: Final = frozenset(
     (
@@ -19,6 +19,24 @@ WRITES: Final = frozenset(
 )
 """Refused at the entrance, so that nothing else is changed for them, no topic is created. What the
 broker stores by itself (due messages, revived pops, checks) is refused by the store."""
+
+TABLES: Final = frozenset(
+    (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+    )
+)
+"""Refused where another broker is, or is about to become, the master: during a planned switch it
+copies the tables when writers have stopped, and would not have what is changed later. Missing
+replicas do not prevent them."""
 
 READS: Final = frozenset(
     (
@@ -42,6 +60,9 @@ client that continues from there would read again, or take messages for lost."""
 def check_served(serving: Serving, code: int) -> None:
     """Raises RequestError for a request that is refused now."""
     refusal = serving.writes if code in WRITES else serving.reads if code in READS else None
+    writes = serving.writes
+    if code in TABLES and writes is not None and writes.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        refusal = writes
     if refusal is None and code in ENDS:
         refusal = serving.ends
     if refusal is not None:

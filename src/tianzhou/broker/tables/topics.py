@@ -169,7 +169,7 @@ class TopicTable(VersionedTable[TopicConfig]):
             assert topic.topic_name is not None, "a topic in the table has a name"
             self.topics[topic.topic_name] = msgspec.structs.replace(topic, order=True)
         if unmarked:
-            self.touch()
+            self.touch(*(topic.topic_name for topic in unmarked if topic.topic_name is not None))
 
     def begin_epoch(self, epoch: int) -> None:
         """Mark the table as that of the master of an epoch.

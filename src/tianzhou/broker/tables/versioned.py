@@ -33,6 +33,9 @@ class VersionedTable(Generic[V]):
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
+        self.on_entries: Callable[[Iterable[str]], None] = lambda names: None
+        """Called after a change with the entries that were created or replaced; without any if
+        something else has changed. A master with slaves sets it."""
         self._check_capacity = check_capacity
         self._others: dict[str, object] = {}
         self._encoded = EncodedBodies(bodies)
@@ -52,7 +55,7 @@ class VersionedTable(Generic[V]):
         if self._bodies.get(name) == body:
             return False
         self._bodies[name] = body
-        self.touch()
+        self.touch(name)
         return True
 
     def remove(self, name: str) -> bool:
@@ -62,10 +65,11 @@ class VersionedTable(Generic[V]):
         self.touch()
         return True
 
-    def touch(self) -> None:
-        """Count as changed."""
+    def touch(self, *names: str) -> None:
+        """Count as changed: these entries were created or replaced, or without names, others."""
         self.data_version = next_version(self.data_version, self._clock())
         self._on_change()
+        self.on_entries(names)
 
     def replaced(self, version: DataVersion, *, is_changed: bool) -> bool:
         """The bodies are those of another broker's table now; returns whether anything changed."""

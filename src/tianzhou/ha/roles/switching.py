@@ -3,8 +3,9 @@
     stop all writers -> the target acknowledges the end of the log -> agree on the HA connection
     -> the target proposes itself, keeping this replica in sync -> a higher epoch is seen
 
-If that takes longer than two seconds, or the target does not follow within one second after the
-agreement, the master resumes: as long as no other epoch exists it is the master.
+If that takes longer than two seconds, or the target does not follow within two seconds after the
+agreement, the master resumes: as long as no other epoch exists it is the master. After the
+agreement, and before it proposes itself, the target copies the tables of the master.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from tianzhou.ha.roles.reasons import Code, Reason
 from tianzhou.ha.roles.role import Handover, Mode, Role, Session, note
 
 CATCH_UP_MS: Final = 2000
-AGREED_MS: Final = 1000
+AGREED_MS: Final = 2000
 
 
 def begin(
