@@ -37,8 +37,11 @@ NEAR_MS: Final = 1000
 
 
 def drop_retired(role: Role, session: Session, out: list[Action]) -> None:
-    """Closes the connections of slaves that an operator has removed from the group."""
-    view = role.view
+    """Closes the connections of slaves that an operator has removed from the group.
+
+    An authority that was wiped or restored lacks them all, which says nothing (R14).
+    """
+    view = None if role.untrusted else role.view
     for slave_id, slave in list(session.slaves.items()):
         is_known = view is not None and 0 < slave.incarnation <= view.read_revision
         if is_known and view is not None and slave_id not in view.replicas:

@@ -8,7 +8,7 @@ three seconds leaves the routes, so that clients look elsewhere.
 from typing import Final
 
 from tianzhou.ha.roles.actions import Action, Serve
-from tianzhou.ha.roles.membership import counted_for_min, is_current
+from tianzhou.ha.roles.membership import MISSING_MS, counted_for_min, is_current
 from tianzhou.ha.roles.reasons import Code, Reason
 from tianzhou.ha.roles.role import NEVER, Mode, Role, Session
 
@@ -81,10 +81,19 @@ def _refusal(role: Role, session: Session, now_ms: int) -> Reason | None:
     found = 1 + counted_for_min(role.view, present)
     if found >= needed:
         return None
+    if now_ms - session.began_ms < MISSING_MS and _would_be_enough(role, session):
+        text = f"replica {role.id} has just become the master, and its replicas are connecting"
+        return Reason(Code.SWITCHING, text)
     return Reason(
         Code.NOT_ENOUGH_IN_SYNC,
         f"in-sync replicas not enough: {found}, minInSyncReplicas is {needed}",
     )
+
+
+def _would_be_enough(role: Role, session: Session) -> bool:
+    """Whether only connections are missing that were not made yet, so that waiting helps."""
+    expected = session.counted.in_force - session.gone
+    return counted_for_min(role.view, expected) >= role.settings.min_in_sync
 
 
 # -- freezes (R13) ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.one_role import OneRole, of, state
 
-from tianzhou.ha.authority.values import Outcome, Result, Unchanged
+from tianzhou.ha.authority.values import GroupState, Outcome, Result, Unchanged
 from tianzhou.ha.roles import events, health
 from tianzhou.ha.roles.actions import Disconnect, Follow, Propose, Read, Serve, StepDown, Stop
 from tianzhou.ha.roles.facts import Settings
@@ -79,6 +79,24 @@ def test_the_set_is_never_smaller_than_the_minimum_and_sends_are_refused() -> No
     assert refusal(one) is Code.NOT_ENOUGH_IN_SYNC
     one.connect(2)
     assert refusal(one) is None
+
+
+def test_a_new_master_lets_senders_wait_while_its_replicas_connect() -> None:
+    one = OneRole()
+    one.lead()
+    assert refusal(one) is Code.SWITCHING
+    one.wait(1900)
+    assert refusal(one) is Code.SWITCHING
+    one.wait(100)
+    assert refusal(one) is Code.NOT_ENOUGH_IN_SYNC
+    one.connect(2)
+    assert refusal(one) is None
+
+
+def test_a_new_master_without_enough_members_refuses_at_once() -> None:
+    one = OneRole()
+    one.lead(state(master=1, in_sync=(1,)))
+    assert refusal(one) is Code.NOT_ENOUGH_IN_SYNC
 
 
 def test_with_a_minimum_of_1_it_goes_on_alone_without_promise() -> None:
@@ -352,6 +370,19 @@ def test_the_connection_of_a_retired_slave_is_closed() -> None:
     assert 3 not in one.session.slaves
     one.wait(2000)
     assert len(one.all(Disconnect)) == 1
+
+
+@pytest.mark.parametrize("shown", [None, state(epoch=1, master=1)])
+def test_slaves_are_kept_when_the_authority_was_wiped_or_restored(shown: GroupState | None) -> None:
+    one = master()
+    one.see(shown, absent=(1, 2, 3), alive=(), cluster_id="restored")
+    one.store(200)
+    for each in (2, 3):
+        one.acknowledge(each, 200)
+    one.wait(5000, renews=False)
+    assert not one.all(Disconnect)
+    assert one.session.counted.confirm == 200
+    assert refusal(one) is None
 
 
 def test_a_slave_that_joined_after_the_last_view_is_kept() -> None:
