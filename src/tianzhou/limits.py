@@ -150,6 +150,10 @@ HA_TOKENS_MAX = _limit(
     64, "tokens", "tokens that slaves got on the listen port and have not used",
     "the oldest becomes invalid, and its slave says hello again",
 )  # fmt: skip
+HA_CHANGES_MAX = _limit(
+    1000, "entries", "changed topics and groups that are announced to a slave before messages",
+    "the oldest are not announced; the slave has them with its next copy of the tables",
+)  # fmt: skip
 HA_TOKEN_MS = _limit(
     10_000, "ms", "how long such a token is valid", "the connection to the HA port is closed"
 )

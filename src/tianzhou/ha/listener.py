@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,6 +125,8 @@ class Listener:
             store, bytes_per_second, clock, on_lost=self._drop, on_refused=self._refuse,
             on_problem=self._cannot_follow, wake_by=self._wake_by,
         )  # fmt: skip
+        self.announced: Callable[[], Iterable[tuple[str, bytes]]] = lambda: ()
+        """The lines, by entry, that a slave of ours gets before anything of the log."""
         self._listening: list[socket.socket] = []
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._connections: dict[SlaveConnection, None] = {}
@@ -380,6 +382,8 @@ class Listener:
         else:
             self._refused.pop(side.name, None)
             self._count(connection)
+            for entry, line in self.announced() if side.is_ours else ():
+                side.announce(entry, line)
             log.info(
                 "HA connection %s: slave %s, %s, gets the log from %d on", connection.peer,
                 side.name, "Tianzhou" if side.is_ours else "default HA", side.next_log_offset,

@@ -197,8 +197,9 @@ class MasterConnection:
         self._byte_count += count
         try:
             self.side.received(count)
-            while self.side.changes:
-                self._on_changes(self.side.changes.pop(0))
+            changes, self.side.changes = self.side.changes, []
+            for lines in changes:
+                self._on_changes(lines)
             self._append()
             self._on_received(self)
         except ReplicationError as error:

@@ -35,6 +35,7 @@ from tianzhou.ha.frames import (
     encode_head,
 )
 from tianzhou.ha.tokens import Hello
+from tianzhou.limits import HA_CHANGES_MAX
 
 _RATE_MS: Final = 1000
 _NEVER_MS: Final = 2**62
@@ -361,10 +362,14 @@ class MasterSide:
     def announce(self, entry: str, line: bytes) -> None:
         """Send a line about an entry of a table; it replaces one that was not sent yet.
 
-        Slaves of Apache's copy tables periodically.
+        Of a slave that does not receive, the oldest of too many are dropped: it reads the tables
+        after any of them. Slaves of Apache's copy tables periodically.
         """
-        if self.hello is not None and len(line) < CHANGES_BYTES_MAX:
-            self._changes[entry] = line
+        if self.hello is None or len(line) >= CHANGES_BYTES_MAX:
+            return
+        if entry not in self._changes and len(self._changes) >= HA_CHANGES_MAX:
+            del self._changes[next(iter(self._changes))]
+        self._changes[entry] = line
 
     def next_frame(self, log: LogBounds, now_ms: int, bytes_max: int) -> Frame | None:
         """The next frame with at most `bytes_max` of the log (0: a heartbeat at most).

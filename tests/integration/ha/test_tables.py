@@ -23,6 +23,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.errors import TianzhouError
 from tianzhou.ha import tables
+from tianzhou.limits import HA_CHANGES_MAX
 from tianzhou.protocol import fastjson
 from tianzhou.protocol.bodies import decode, encode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -258,6 +259,27 @@ async def test_an_announced_topic_is_in_force_at_once_and_no_older_copy_takes_it
         slave.copies.announced(tables.encode_change(tables.TableChange(table="topics", counter=0)))
         slave.reaches(2**62)
         await eventually(lambda: slave.state.topics.get("new") is None, "the removal")
+
+
+async def test_an_older_copy_takes_back_only_the_oldest_of_too_many_announcements(
+    tmp_path: Path,
+) -> None:
+    log = SlaveLog(0)
+    async with (
+        cluster(tmp_path / "master") as it,
+        slave_of(it.broker.address, tmp_path / "slave", log=log) as slave,
+    ):
+        await it.peer.send("t", b"x")
+        await eventually(lambda: "topics" in slave.waits_for, "a copy that waits")
+        for number in range(HA_CHANGES_MAX + 1):
+            topic = TopicConfig(topic_name=f"t{number}")
+            it.broker.topics.put(topic)
+            slave.copies.announced(announced(it, topic))
+        assert slave.state.topics.get("t0") is not None
+        await slave.copies.finish(it.broker.store.end_log_offset)
+        assert slave.state.topics.get("t0") is None
+        assert slave.state.topics.get("t1") is not None
+        assert slave.state.topics.get(f"t{HA_CHANGES_MAX}") is not None
 
 
 async def test_an_announcement_is_followed_by_a_read_without_delay(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tianzhou.ha.master_side import (
     SlaveRefused,
     SlaveState,
 )
+from tianzhou.limits import HA_CHANGES_MAX
 
 TOKEN = b"0123456789abcdef"
 LOG = LogBounds(first=1000, end=3500, file_bytes=1000)
@@ -506,3 +507,14 @@ def test_an_entry_that_no_frame_can_have_is_not_announced() -> None:
     assert len(send_all(side)) == 1
     side.announce("topics t", b"x" * CHANGES_BYTES_MAX)
     assert send_all(side) == []
+
+
+def test_the_oldest_of_too_many_changes_are_dropped() -> None:
+    side = own_side(3500)
+    for number in range(HA_CHANGES_MAX + 3):
+        side.announce(f"topics {number}", b"%d" % number)
+    side.announce(f"topics {HA_CHANGES_MAX}", b"again")
+    lines = b"".join(each.head[HEAD.size :] for each in send_all(side)).split()
+    assert len(lines) == HA_CHANGES_MAX
+    assert lines[0] == b"3"
+    assert lines[-3:] == [b"again", b"%d" % (HA_CHANGES_MAX + 1), b"%d" % (HA_CHANGES_MAX + 2)]

@@ -8,13 +8,14 @@ writes next is different.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
 import tianzhou
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replication import adaptation
+from tianzhou.broker.replication.announcements import Announcements
 from tianzhou.broker.replication.failover import Failover
 from tianzhou.broker.replication.status import FOLLOWING, MasterRow, ReplicationStatus, SlaveRow
 from tianzhou.broker.replication.tables import TableCopies
@@ -35,7 +36,6 @@ from tianzhou.ha.master_connection import Times
 from tianzhou.ha.master_side import EpochRange, Rules, SlaveState
 from tianzhou.ha.progress import Acknowledgements, Followers
 from tianzhou.ha.store_id import load_store_id
-from tianzhou.ha.tables import Table, TableChange, encode_change
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.ha import HelloRequest, HelloResponse
@@ -117,6 +117,7 @@ class Replication:
         """Called when a slave has lost its master: the nameservers may know another one."""
         self._was_connected = False
         self._listener: Listener | None = None
+        self._announcements: Announcements | None = None
         self._acknowledgements: Acknowledgements | None = None
         self._follower: Follower | ElectedFollower | None = None
         self._copies: TableCopies | None = None
@@ -225,34 +226,13 @@ class Replication:
             self._ha_port = await listener.start(config.bind_address, wanted)
         except RemotingError as e:
             raise RemotingError(f"the port for slaves (haListenPort): {e}") from e
-        self._announce_changes(listener)
+        self._announcements = Announcements(self._state, listener)
+        self._announcements.begin()
         if self._failover is not None:
             self._store.on_end_moved = self._failover.own_log_grew
             return
         self._store.on_end_moved = listener.log_grew
         self._durability.replicas = self._acknowledgements
-
-    def _announce_changes(self, listener: Listener) -> None:
-        """Announce changed topics and groups to slaves, before messages that are stored then."""
-        state = self._state
-
-        def topics(names: Iterable[str]) -> None:
-            counter = state.topics.data_version.counter
-            for name in names or ("",):
-                change = TableChange(
-                    table=Table.TOPICS, counter=counter, topic=state.topics.get(name)
-                )
-                listener.announce(f"{Table.TOPICS} {name}", encode_change(change))
-
-        def groups(names: Iterable[str]) -> None:
-            counter = state.groups.data_version.counter
-            for name in names or ("",):
-                change = TableChange(
-                    table=Table.GROUPS, counter=counter, group=state.groups.get(name)
-                )
-                listener.announce(f"{Table.GROUPS} {name}", encode_change(change))
-
-        state.topics.on_entries, state.groups.on_entries = topics, groups
 
     async def follow(self) -> None:
         """Begin to follow the master, on a slave."""
@@ -273,7 +253,8 @@ class Replication:
         """Close the HA port, when slaves have what was stored last or `slaveTimeout` is over."""
         if self._listener is None:
             return
-        self._state.topics.on_entries = self._state.groups.on_entries = lambda names: None
+        if self._announcements is not None:
+            self._announcements.end()
         if self._failover is not None:
             # The state machine has seen to it that slaves have what counts.
             self._store.on_end_moved = None

@@ -35,6 +35,7 @@ from tianzhou.ha.tables import (
     TableMissing,
     decode_changes,
 )
+from tianzhou.limits import HA_CHANGES_MAX
 from tianzhou.protocol.bodies.groups import SubscriptionGroupTable
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.queues import MessageRequestModeTable
@@ -129,7 +130,7 @@ class TableCopies:
         self._announced: dict[Table, dict[str, TableChange]] = {
             Table.TOPICS: {}, Table.GROUPS: {}
         }  # fmt: skip
-        """By name, until a copy has them."""
+        """By name, until a copy has them; the newest HA_CHANGES_MAX of a table, oldest first."""
         self._reading = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -186,10 +187,17 @@ class TableCopies:
                 else (change.group.group_name if change.group else None)
             )
             if entry is not None and name:
-                self._announced[table][name] = change
+                self._remember(table, name, change)
                 self._put(change)
             self._due_s[table] = self._rest_until_s.get(table, 0.0)
         self._wanted.set()
+
+    def _remember(self, table: Table, name: str, change: TableChange) -> None:
+        entries = self._announced[table]
+        entries.pop(name, None)
+        if len(entries) >= HA_CHANGES_MAX:
+            del entries[next(iter(entries))]
+        entries[name] = change
 
     def _put(self, change: TableChange) -> None:
         topics = self._state.topics
