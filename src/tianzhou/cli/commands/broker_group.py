@@ -207,7 +207,7 @@ async def switch_master(
 
     The master stops to store, the other replica confirms that it has everything, and takes over.
     Meanwhile sends are refused, usually for less than half a second; clients retry. If it takes
-    longer than three seconds, the old master goes on.
+    longer than four seconds, the old master goes on.
     """
     group = await load_group(session.admin, name, broker)
     session.warn_all(group.warnings)

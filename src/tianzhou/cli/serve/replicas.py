@@ -158,6 +158,8 @@ class UpReplicas:
         client = EtcdClient(EtcdAccess(endpoints=parse_endpoints(self.endpoint)))
 
         async def is_answering() -> bool:
+            if not _listens(self._etcd_port):  # a probe would log that as a problem
+                return False
             return all(each.is_answering for each in await client.probe(_PROBE_S))
 
         try:
@@ -233,7 +235,6 @@ class UpReplicas:
 
     def _commands(self) -> list[str]:
         master = next((row[2] for row in self._rows() if row[1] == "master"), "PID")
-        slaves = (role.removeprefix("slave ") for role in self._roles.values() if role != "master")
         is_default = self.namesrv_address == DEFAULT_NAMESRV
         namesrv = "" if is_default else f' -n "{self.namesrv_address}"'
         return [
@@ -241,7 +242,7 @@ class UpReplicas:
             f"tianzhou topic create tour{namesrv}",
             f"tianzhou bench send tour{namesrv} --seconds 120 &",
             f"kill -9 {master}    # the master: another one takes over; `up` starts this one again",
-            f"tianzhou broker switch {BROKER_NAME}{namesrv} --to {min(slaves, default='ID')} --yes",
+            f"tianzhou broker switch {BROKER_NAME}{namesrv} --yes    # to the replica that is best",
         ]
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -293,6 +294,12 @@ def _require_free(port: int) -> None:
                     f"port {each} for etcd is in use, by another etcd perhaps: stop it, or choose "
                     "another one with --etcd-port"
                 ) from e
+
+
+def _listens(port: int) -> bool:
+    """Whether a process of this machine accepts connections there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _pid(workers: Workers | None, number: int) -> str:

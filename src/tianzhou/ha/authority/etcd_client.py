@@ -39,7 +39,7 @@ from tianzhou.clock import Clock, steady_ms
 from tianzhou.errors import AuthorityError, ProtocolError
 from tianzhou.ha.authority import etcd_answers as answers
 from tianzhou.ha.authority.etcd_answers import NO_LEADER, GrpcCode, Header, Refusal
-from tianzhou.ha.authority.etcd_connection import connection_problem
+from tianzhou.ha.authority.etcd_connection import EtcdStale, connection_problem
 from tianzhou.ha.authority.etcd_endpoints import EtcdAccess
 from tianzhou.ha.authority.etcd_member import Member, MemberHealth
 from tianzhou.ha.authority.etcd_watch import Watch
@@ -343,10 +343,10 @@ class EtcdClient:
                 self._marks = _Marks(header.cluster_id)
             marks = _Marks(header.cluster_id)
         if header.raft_term < marks.raft_term or (is_linear and header.revision < marks.revision):
-            raise ProtocolError(
+            raise EtcdStale(
                 f"a stale answer (Raft term {header.raft_term}, revision {header.revision}, after "
                 f"{marks.raft_term} and {marks.revision}): the member is cut off from the others, "
-                "or etcd was restored from a backup while this broker was running"
+                "or etcd was emptied or restored from a backup while this broker was running"
             )
         if is_linear:
             newest = self._marks

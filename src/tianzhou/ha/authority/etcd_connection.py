@@ -20,6 +20,10 @@ VANISHED_MS = 4_000
 _LIMITS = Limits(vanished_ms=VANISHED_MS)
 
 
+class EtcdStale(ProtocolError):
+    """An answer that is older than one before: the member is behind, or etcd was set up anew."""
+
+
 class EtcdConnection(asyncio.Protocol):
     """Requests raise OSError, or ProtocolError for what is no HTTP response."""
 
@@ -117,7 +121,7 @@ class EtcdConnection(asyncio.Protocol):
             try:
                 decoder.feed_end()
             except ProtocolError as error:
-                self._fail(error)
+                self._fail(ConnectionResetError(str(error)))
         if isinstance(exc, TimeoutError):
             # Not as TimeoutError, which is that of the request to its callers.
             exc = ConnectionResetError(f"nothing was acknowledged for {VANISHED_MS // 1000} s")
@@ -162,6 +166,8 @@ def connection_problem(error: OSError | ProtocolError) -> str:
         )
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({_reason(error)}): {_tls_hint(error)}"
+    if isinstance(error, EtcdStale):
+        return str(error)
     if isinstance(error, ProtocolError):
         return f"{error}: is the port etcd's client port, and http or https right?"
     if isinstance(error, ConnectionRefusedError):

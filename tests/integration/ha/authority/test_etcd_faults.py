@@ -546,8 +546,9 @@ async def test_a_stale_member_is_refused(stack: AsyncExitStack, behind: str) -> 
     assert (stale.count, fresh.count) == (2, 1)
     # The other one is first now. When both are behind, nothing is read, and nothing counts.
     setattr(fresh, behind, getattr(stale, behind))
-    with pytest.raises(AuthorityError, match="stale answer"):
+    with pytest.raises(AuthorityError, match="stale answer") as refused:
         await authority.read()
+    assert "http or https" not in str(refused.value)
     assert await authority.propose(Proposal(state=a_state(), revision=0)) == UNKNOWN
 
 
