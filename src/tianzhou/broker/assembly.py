@@ -228,6 +228,7 @@ def assemble(core: Core, scheduled: ScheduledMessages, stops: AsyncExitStack) ->
         may_consume=pipeline.may_consume, on_messages=pipeline.pull_answered, on_reset=on_reset,
         replication=replication, replication_status=replication.status, failover=core.failover,
         change_role=core.change_role, has_master=lambda: replication.is_following,
+        has_offsets=lambda: replication.has_offsets,
         on_settings=on_settings, acl_files=core.access.files if core.access else None,
     )  # fmt: skip
     registrar = Registrar(

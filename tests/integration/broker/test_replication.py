@@ -1,6 +1,7 @@
 """A master and its slave, both of Tianzhou, with fixed roles."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.errors import ConfigError, RemotingError
 from tianzhou.ha import tables
+from tianzhou.ha.master_side import MasterSide
 from tianzhou.protocol import bodies, sysflag
 from tianzhou.protocol.bodies.ha import HARuntimeInfo
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -145,6 +147,40 @@ async def test_a_slave_serves_reads_and_refuses_writes(tmp_path: Path) -> None:
         assert pair.slave.store.end_log_offset == pair.master.store.end_log_offset
 
 
+async def test_an_empty_slave_tells_no_consumer_where_to_begin(tmp_path: Path) -> None:
+    """A wrong offset would let the consumer skip messages, or get all of them again."""
+    asked = {"consumerGroup": "readers"} | queue("t")
+    async with running_pair(tmp_path) as pair:
+        async with peer_of(pair.master.address) as master:
+            await sent_ok(master, "t", b"first")
+            await sent_ok(master, "t", b"second")
+            await master.pull("readers", "t", 0, 0, sys_flag=5, commit_offset=1)
+            await pair.stop_slave()
+        await pair.stop_master()
+        shutil.rmtree(tmp_path / "slave")
+        await pair.start_slave()
+        async with peer_of(pair.slave.address) as slave:
+            refused = await slave.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert "not copied the offsets" in (refused.remark or "")
+        await pair.start_master()
+        await pair.in_step()
+        await tables_follow(pair)
+        await pair.stop_master()
+        for is_restarted in (False, True):
+            if is_restarted:
+                await pair.stop_slave()
+                await pair.start_slave()
+            async with peer_of(pair.slave.address) as slave:
+                found = await slave.expect(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+                assert found.fields["offset"] == "1"
+                new = await slave.ask(
+                    RequestCode.QUERY_CONSUMER_OFFSET,
+                    asked | {"consumerGroup": "new", "setZeroIfNotFound": "false"},
+                )
+                assert new.code == ResponseCode.QUERY_NOT_FOUND
+
+
 async def test_a_parked_pull_at_a_slave_gets_the_next_message(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as pair, peers(pair) as (master, slave):
         await sent_ok(master, "t", b"first")
@@ -212,7 +248,11 @@ async def test_a_topic_made_just_before_the_loss_of_the_master_is_there_after_a_
                 unread.append(table)
                 raise RemotingError("the connection is lost")
 
+            def silent(*_: object) -> None: ...
+
             monkeypatch.setattr(tables, "read_table", lost)
+            # Apache's masters announce no topics.
+            monkeypatch.setattr(MasterSide, "announce", silent)
             await eventually(lambda: tables.Table.TOPICS in unread, "no table is read any more")
             await sent_ok(master, "new", b"acknowledged", queue_id=3)
             await pair.in_step()

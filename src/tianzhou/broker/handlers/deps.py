@@ -87,6 +87,8 @@ class Deps:
     # -- replication
     has_master: Callable[[], bool] = lambda: False
     """Whether this broker is a slave that is connected to its master."""
+    has_offsets: Callable[[], bool] = lambda: True
+    """False on a slave that has not copied the offsets of consumers yet."""
     failover: Failover | None = None
     """Automatic failover: `role` is what it knows, `ask` carries out requests of operators. None
     with fixed roles."""

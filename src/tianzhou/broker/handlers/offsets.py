@@ -47,6 +47,12 @@ def query_consumer_offset(deps: Deps, _: Connection, request: Command) -> Comman
     committed = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if committed != NOT_FOUND:
         return success(OffsetResponse(queue_offset=committed))
+    if not deps.has_offsets():
+        # Otherwise the consumer would begin anew, at either end of the queue.
+        raise RequestError(
+            ResponseCode.SYSTEM_BUSY,
+            "this slave has not copied the offsets of its master yet; ask again later",
+        )
     # A group that is new to a short queue starts at its beginning, whatever its client prefers:
     # otherwise it would miss messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False

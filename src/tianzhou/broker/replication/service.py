@@ -284,6 +284,8 @@ class Replication:
         """Apply the tables that the master has sent, before a promotion, as far as the log goes."""
         if self._copies is not None:
             await self._copies.finish(self._store.end_log_offset)
+            if not self._copies.has_offsets:
+                log.warning("offsets of consumers were never copied from a master: there are none")
             await adaptation.prepare_master(
                 self._store, self._state, self._scheduled, self._settings.config
             )
@@ -309,6 +311,11 @@ class Replication:
     def is_following(self) -> bool:
         """Whether a slave is connected to its master now."""
         return self._follower is not None and self._follower.status().state == FOLLOWING
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the consumer offsets of the group are here; a new slave has none at first."""
+        return self._copies is None or self._copies.has_offsets
 
     @property
     def listener(self) -> Listener | None:

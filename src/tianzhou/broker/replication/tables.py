@@ -123,6 +123,7 @@ class TableCopies:
         self._equal_s: dict[Table, float] = {}
         """When a table was last equal to the master's."""
         self._missing: set[Table] = set()
+        self._has_offsets = bool(state.offsets.by_key)
         self._problems: dict[Table, str] = {}
         self._due_s: dict[Table, float] = {}
         self._rest_until_s: dict[Table, float] = {}
@@ -142,6 +143,12 @@ class TableCopies:
         """Whether every table was applied at least once from this master."""
         done = self._applied.keys() | self._missing
         return self._master is not None and all(table in done for table in self._tables)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the offsets were copied, from this master or before; if not, those that are not
+        found here may be at the master."""
+        return self._has_offsets
 
     def status(self) -> list[TableStatus]:
         """Every table, for operators."""
@@ -377,6 +384,7 @@ class TableCopies:
 
     def _done(self, copy: TableCopy) -> None:
         self._applied[copy.table] = _Applied(copy.version, self._marker(copy.table))
+        self._has_offsets |= copy.table is Table.OFFSETS
         self._missing.discard(copy.table)
         self._equal_s[copy.table] = self._now_s()
 
