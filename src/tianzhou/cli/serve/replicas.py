@@ -242,7 +242,7 @@ class UpReplicas:
             f"tianzhou topic create tour{namesrv}",
             f"tianzhou bench send tour{namesrv} --seconds 120 &",
             f"kill -9 {master}    # the master: another one takes over; `up` starts this one again",
-            f"tianzhou broker switch {BROKER_NAME}{namesrv} --yes    # to the replica that is best",
+            f"tianzhou broker switch {BROKER_NAME}{namesrv} --yes",
         ]
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
