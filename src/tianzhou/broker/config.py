@@ -131,8 +131,8 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings, FailoverSettings):
     )  # fmt: skip
     ha_allowed_addresses: str = setting(
         "",
-        "addresses of Apache's slaves that may copy the log where requests need an account or "
-        "TLS, separated by ';' (Tianzhou's)",
+        "addresses of Apache's slaves that may copy the log, separated by ';'; if not set, none "
+        "where requests need an account or TLS, else all (Tianzhou's)",
     )
     offset_check_in_slave: bool = setting(
         False, "a slave corrects wrong queue offsets of consumers itself", change=LIVE

@@ -262,8 +262,8 @@ class MasterSide:
                 )
             if not self._allows_default(self._host):
                 raise SlaveRefused(
-                    "requests need an account, a certificate or TLS here, which default HA does "
-                    "not have, and haAllowedAddresses does not name this address"
+                    "default HA has no account, no certificate and no TLS, and haAllowedAddresses "
+                    "does not name this address"
                 )
             self._is_known = True
             return True

@@ -117,6 +117,14 @@ async def test_with_client_certificates_the_log_is_not_copied_without_one(
             await eventually(lambda: slave.store.end_log_offset == end, "the copy")
 
 
+async def test_a_list_of_addresses_is_in_force_without_access_control(tmp_path: Path) -> None:
+    for listed, is_served in (("10.9.8.7", False), (f"10.9.8.7;{LOOPBACK}", True)):
+        folder = tmp_path / listed.replace(";", "-")
+        async with master_of(folder, haAllowedAddresses=listed) as (master, address):
+            end = master.store.end_log_offset
+            assert len(await copied_by_default_ha(address)) == (end if is_served else 0)
+
+
 @pytest.mark.parametrize("is_by_accounts", [True, False], ids=["accounts", "certificates"])
 async def test_listed_addresses_are_served_by_default_ha(
     tmp_path: Path, certificates: Path, is_by_accounts: bool

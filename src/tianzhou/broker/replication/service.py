@@ -130,7 +130,7 @@ class Replication:
     def _make_listener(self, config: BrokerConfig, limits: Limits, *, is_secured: bool) -> None:
         failover, followers = self._failover, self._followers(config)
         is_allowed: Callable[[str], bool] = lambda host: True  # noqa: E731
-        if is_secured:
+        if is_secured or config.ha_allowed_addresses:
             is_allowed = allowed_addresses(config.ha_allowed_addresses)
         self._listener = Listener(
             self._store,
