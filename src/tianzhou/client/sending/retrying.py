@@ -346,15 +346,16 @@ class RetryingSender:
         last = f", the last one: {error}" if error else ""
         count = send.try_count
         failure: SendError
+        unsure = "not acknowledged, and perhaps stored," if send.maybe_stored_count else None
         if is_late or isinstance(error, RequestTimeout):
-            what = "not stored" if send.maybe_stored_count else "not sent"
+            what = unsure or "not sent"
             failure = SendTimeout(
                 f"{subject}: {what} within {send.limit.timeout_ms} ms in {count} tries{last}",
                 try_count=count, retriable=True,
             )  # fmt: skip
         else:
             failure = SendError(
-                f"{subject}: not stored in {count} tries{last}",
+                f"{subject}: {unsure or 'not stored'} in {count} tries{last}",
                 try_count=count, retriable=error is None or error.retriable,
             )  # fmt: skip
         failure.__cause__ = error
