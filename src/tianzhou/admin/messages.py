@@ -149,8 +149,14 @@ class Messages:
         return [replace(at, topic=topic) for at in await self._queues(through, PERM_READ)]
 
     async def write_queues(self, topic: str) -> list[QueueRef]:
-        """The write queues of a topic, on masters."""
-        return [at for at in await self._queues(topic, PERM_WRITE) if at.broker.is_master]
+        """The write queues of a topic, on masters. Raises TargetError if there are none."""
+        queues = [at for at in await self._queues(topic, PERM_WRITE) if at.broker.is_master]
+        if not queues:
+            raise TargetError(
+                f"no broker accepts messages for topic {topic!r}: no nameserver shows a master "
+                "that has the topic with write permission; see `tianzhou broker list`"
+            )
+        return queues
 
     async def _queues(self, topic: str, perm: int) -> list[QueueRef]:
         route = await self._topics.route(topic)
@@ -177,8 +183,6 @@ class Messages:
         """
         if queue is None:
             queues = await self.write_queues(message.topic)
-            if not queues:
-                raise TargetError(f"no broker accepts messages for topic {message.topic!r}")
             queue = queues[next(self._next_queue) % len(queues)]
         all_properties = properties.of_message(message)
         message_id = message_id or unique_ids.next()

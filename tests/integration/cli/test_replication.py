@@ -11,6 +11,7 @@ from tests.support import registration
 from tests.support.brokers import peer_of, running_namesrv
 from tests.support.command_line import Cli
 from tests.support.remoting import serving
+from tests.support.replication import running_pair, sent_ok
 
 from tianzhou.clock import wall_ms
 from tianzhou.protocol import headers
@@ -235,3 +236,16 @@ async def test_what_is_no_slave_of_ours_is_not_promoted(tmp_path: Path) -> None:
         assert "registered slaves: broker-a[1]" in ran.err
         ran = await cli.run("broker", "promote", unregistered.address, "--yes")
         assert "is the ASYNC_MASTER of broker-b" in ran.out
+
+
+async def test_a_message_for_a_group_without_master_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with running_pair(tmp_path) as pair:
+        async with peer_of(pair.master.address) as master:
+            await sent_ok(master, "orders", b"first")
+        await pair.in_step()
+        await pair.stop_master()
+        ran = await Cli(pair.namesrv).run("message", "send", "orders", "second", code=1)
+        assert "no broker accepts messages for topic 'orders'" in ran.err
+        assert "no nameserver shows a master" in ran.err

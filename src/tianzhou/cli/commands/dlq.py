@@ -111,8 +111,6 @@ async def resend(
     if not session.confirm(f"send {plural(len(found), 'dead letter')} to {goal}"):
         return None
     queues = await session.admin.messages.write_queues(goal)
-    if not queues:
-        raise TargetError(f"no broker accepts messages for {goal}")
     done: list[dict[str, str]] = []
     failures: list[str] = []
     with Progress(console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
