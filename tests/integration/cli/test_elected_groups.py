@@ -81,6 +81,9 @@ async def switch(group: ElectedHere, state: GroupState) -> None:
     at = ("--broker", group.broker_of(to).address)
     ran = await group.cli.run("broker", "switch", NAME, "--to", "9", "--yes", *at, code=1)
     assert "has no replica 9; there are: 1, 2, 3" in ran.err
+    for words in (("group", "other"), ("retire", "other", "--id", "2", "--yes")):
+        ran = await group.cli.run("broker", *words, *at, code=1)
+        assert f"is of {NAME}, not of other" in ran.err
     ran = await group.cli.run("broker", "group", NAME)
     assert "planned switch" in ran.out
 

@@ -110,6 +110,7 @@ async def load_group(admin: Admin, name: str, address: str | None = None) -> Gro
     """
     found = await _first_replicas(admin, name, address)
     answers, failures = await _ask_all(admin, [at.address for at in found])
+    _check_name(name, answers)
     others = {
         replica.address for info in answers.values() for replica in info.replicas
     } - answers.keys() - failures.keys()  # fmt: skip
@@ -134,6 +135,13 @@ async def _first_replicas(admin: Admin, name: str, address: str | None) -> list[
         raise TargetError(
             f"{e}; if no replica of {name} is registered, name one: --broker HOST:PORT"
         ) from e
+
+
+def _check_name(name: str, answers: Mapping[str, GroupInfo]) -> None:
+    """A command must not be for another group than the one that is named."""
+    for address, info in answers.items():
+        if info.broker_name != name:
+            raise TargetError(f"the broker at {address} is of {info.broker_name}, not of {name}")
 
 
 async def _ask_all(
