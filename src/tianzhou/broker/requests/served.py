@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from tianzhou.broker.storing.serving import Serving
+from tianzhou.broker.storing.serving import Refusal, Serving
 from tianzhou.errors import RequestError
+from tianzhou.ha.roles.reasons import Code
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 WRITES: Final = frozenset(
@@ -60,12 +61,18 @@ client that continues from there would read again, or take messages for lost."""
 def check_served(serving: Serving, code: int) -> None:
     """Raises RequestError for a request that is refused now."""
     refusal = serving.writes if code in WRITES else serving.reads if code in READS else None
-    writes = serving.writes
-    if code in TABLES and writes is not None and writes.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-        refusal = writes
+    if code in TABLES and _may_be_elsewhere(serving.writes):
+        refusal = serving.writes
     if refusal is None and code in ENDS:
         refusal = serving.ends
     if refusal is not None:
         if code in WRITES:
             serving.refused[refusal.reason] += 1
         raise RequestError(refusal.code, refusal.text)
+
+
+def _may_be_elsewhere(writes: Refusal | None) -> bool:
+    """Whether messages are refused as another broker is, or is about to become, the master."""
+    if writes is None or writes.reason == Code.CONNECTING.value:
+        return False
+    return writes.code == ResponseCode.SERVICE_NOT_AVAILABLE

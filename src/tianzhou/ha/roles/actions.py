@@ -156,8 +156,8 @@ class Serve:
     refusal: Reason | None
     """Why writes (of clients; see StopWriters) are refused before they are stored; None: allowed.
 
-    SUSPENDED, SWITCHING: SERVICE_NOT_AVAILABLE, which clients repeat. NOT_ENOUGH_IN_SYNC:
-    SYSTEM_ERROR. Reads are served while registered, below the confirm offset.
+    SUSPENDED, SWITCHING, CONNECTING: SERVICE_NOT_AVAILABLE, which clients repeat.
+    NOT_ENOUGH_IN_SYNC: SYSTEM_ERROR. Reads are served while registered, below the confirm offset.
     """
 
 

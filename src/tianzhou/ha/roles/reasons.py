@@ -46,6 +46,7 @@ class Code(StrEnum):
     NOT_ENOUGH_IN_SYNC = "not enough in-sync replicas"
     SUSPENDED = "suspended"
     SWITCHING = "switching"
+    CONNECTING = "replicas connect"
     NOT_MASTER = "not the master"
     # the in-sync set changed, or did not
     MEMBER_DISCONNECTED = "member disconnected"

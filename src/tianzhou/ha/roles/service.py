@@ -83,7 +83,7 @@ def _refusal(role: Role, session: Session, now_ms: int) -> Reason | None:
         return None
     if now_ms - session.began_ms < MISSING_MS and _would_be_enough(role, session):
         text = f"replica {role.id} has just become the master, and its replicas are connecting"
-        return Reason(Code.SWITCHING, text)
+        return Reason(Code.CONNECTING, text)
     return Reason(
         Code.NOT_ENOUGH_IN_SYNC,
         f"in-sync replicas not enough: {found}, minInSyncReplicas is {needed}",

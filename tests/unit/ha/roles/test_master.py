@@ -84,9 +84,9 @@ def test_the_set_is_never_smaller_than_the_minimum_and_sends_are_refused() -> No
 def test_a_new_master_lets_senders_wait_while_its_replicas_connect() -> None:
     one = OneRole()
     one.lead()
-    assert refusal(one) is Code.SWITCHING
+    assert refusal(one) is Code.CONNECTING
     one.wait(1900)
-    assert refusal(one) is Code.SWITCHING
+    assert refusal(one) is Code.CONNECTING
     one.wait(100)
     assert refusal(one) is Code.NOT_ENOUGH_IN_SYNC
     one.connect(2)
