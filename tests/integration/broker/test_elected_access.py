@@ -1,5 +1,6 @@
 """Who may change a group whose master is elected, and other endpoints of etcd while it runs."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.ports import free_port
 
 from tianzhou.broker.server import Broker
 from tianzhou.ha.roles.events import Command, Pause, Resume
+from tianzhou.ha.roles.reasons import Code
 from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
@@ -26,13 +28,19 @@ INNER = '{"accessKey":"brokers","secretKey":"12345678"}'
 
 
 @asynccontextmanager
-async def guarded(folder: Path, etcd: EtcdCluster, count: int) -> AsyncGenerator[Group]:
+async def guarded(
+    folder: Path, etcd: EtcdCluster, count: int, **settings: object
+) -> AsyncGenerator[Group]:
     """A group with access control."""
     (folder / "conf").mkdir()
     (folder / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     async with group_of(
-        folder, etcd, count, aclEnable="true", rocketmqHome=folder, minInSyncReplicas=1,
-        innerClientAuthenticationCredentials=INNER, haEtcdEndpoints=etcd.members[0].endpoint,
+        folder, etcd, count,
+        **{
+            "aclEnable": "true", "rocketmqHome": folder, "minInSyncReplicas": 1,
+            "innerClientAuthenticationCredentials": INNER,
+            "haEtcdEndpoints": etcd.members[0].endpoint,
+        } | settings,
     ) as group:  # fmt: skip
         yield group
 
@@ -126,6 +134,35 @@ async def test_other_endpoints_of_etcd_while_the_broker_runs(tmp_path: Path) -> 
                 await change(peer, f"haEtcdEndpoints={second.endpoint}")
                 await eventually(lambda: etcd_problem(master) is None, "an answer of etcd")
                 await done(master, Resume())
+
+
+async def test_another_etcd_without_the_group_disturbs_no_traffic(tmp_path: Path) -> None:
+    """As after etcd was set up anew: it has more revisions than when the slave joined."""
+    with etcd_cluster(tmp_path / "etcd") as etcd, etcd_cluster(tmp_path / "another") as another:
+        for number in range(50):
+            another.put("/elsewhere", b"%d" % number)
+        async with guarded(tmp_path, etcd, 2, minInSyncReplicas=2) as group:
+            master = await group.master()
+            await group.in_sync(master, 2)
+            (slave,) = (each for each in group.brokers if each is not master)
+            connection = failover(slave).role.last_session, failover(slave).role.followed_session
+            for broker in group.brokers:
+                assert failover(broker).role.incarnation < 50
+                async with peer_of(broker.address, credentials=ADMINISTRATOR) as peer:
+                    await change(peer, f"haEtcdEndpoints={another.members[0].endpoint}")
+            for broker in group.brokers:
+                role = failover(broker).role
+                await eventually(
+                    lambda role=role: role.untrusted and role.untrusted.code is Code.STATE_MISSING,
+                    "a look at the other etcd",
+                )
+            async with peer_of(master.address, credentials=CLERK) as client:
+                for _ in range(20):
+                    assert (await client.send("t", b"x")).code == ResponseCode.SUCCESS
+                    await asyncio.sleep(0.05)
+            role = failover(slave).role
+            assert (role.last_session, role.followed_session) == connection
+            assert failover(master).role.session is not None
 
 
 @pytest.mark.parametrize(
