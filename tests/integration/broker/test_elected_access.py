@@ -35,12 +35,8 @@ async def guarded(
     (folder / "conf").mkdir()
     (folder / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     async with group_of(
-        folder, etcd, count,
-        **{
-            "aclEnable": "true", "rocketmqHome": folder, "minInSyncReplicas": 1,
-            "innerClientAuthenticationCredentials": INNER,
-            "haEtcdEndpoints": etcd.members[0].endpoint,
-        } | settings,
+        folder, etcd, count, settings, aclEnable="true", rocketmqHome=folder, minInSyncReplicas=1,
+        innerClientAuthenticationCredentials=INNER, haEtcdEndpoints=etcd.members[0].endpoint,
     ) as group:  # fmt: skip
         yield group
 
