@@ -5,6 +5,7 @@ import random
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,9 +109,10 @@ async def test_a_slave_that_is_cut_off_loses_nothing_acknowledged(
     """Its connections to the master are delayed, stalled beyond their silence, and cut."""
     odds = Odds(cut=0.01, stall=0.005, delay=0.1, garble=0, stall_s=1.5, delay_s=0.03)
     load = Load()
+    times: dict[str, Any] = {"haHousekeepingInterval": 1000, "haSendHeartbeatInterval": 200}
     async with (
         AsyncExitStack() as stack,
-        replica_pair(tmp_path, flushDiskType="SYNC_FLUSH", haHousekeepingInterval=1000) as pair,
+        replica_pair(tmp_path, flushDiskType="SYNC_FLUSH", **times) as pair,
     ):
         master = pair.master
         requests, copies = [

@@ -8,9 +8,10 @@ Over 500 lines: one table of all settings.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
+import dataclasses
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -513,7 +514,17 @@ def load_broker_config(
     ignored = {**dict.fromkeys(REFUSED, "this value asks for nothing"), **IGNORED}
     loaded = load(BrokerConfig, sources, ignored)
     check_config(loaded)
-    return loaded
+    return dataclasses.replace(loaded, warnings=(*loaded.warnings, *_warnings(loaded)))
+
+
+def _warnings(loaded: Loaded[BrokerConfig]) -> Iterator[str]:
+    """Settings that promise more than they do together."""
+    config = loaded.config
+    if config.in_sync_replicas > 1 and config.broker_role is BrokerRole.ASYNC_MASTER:
+        yield (
+            f"{loaded.origins['in_sync_replicas']}: inSyncReplicas={config.in_sync_replicas} has "
+            "no effect: an ASYNC_MASTER acknowledges without any slave; set brokerRole=SYNC_MASTER"
+        )
 
 
 def _check_promises(sources: Iterable[Given]) -> None:
@@ -592,6 +603,11 @@ def check_config(loaded: Loaded[BrokerConfig]) -> None:
          f"brokerId={config.broker_id}: a slave has a brokerId of 1 or more"),
         (is_fixed and not config.is_slave and config.broker_id != 0, "broker_id",
          f"brokerId={config.broker_id}: a master has brokerId 0"),
+        (config.ha_housekeeping_interval <= config.ha_send_heartbeat_interval,
+         "ha_housekeeping_interval",
+         f"haHousekeepingInterval={config.ha_housekeeping_interval}: a slave would be disconnected "
+         "while nothing is sent; it must be larger than haSendHeartbeatInterval="
+         f"{config.ha_send_heartbeat_interval}"),
         (not config.broker_name.strip(), "broker_name", "brokerName is empty"),
         (not config.broker_cluster_name.strip(), "broker_cluster_name",
          "brokerClusterName is empty"),

@@ -305,7 +305,8 @@ class Loaded(Generic[C]):
     """A configuration, the origin of each field, and the keys without a field.
 
     `others` are pairs without a field, stored because RocketMQ's tools show them and a file may be
-    for a newer version. `warnings` are about unknown keys, `notes` about known keys without effect.
+    for a newer version. `warnings` are about unknown keys and misleading values, `notes`
+    about known keys without effect.
     """
 
     config: C

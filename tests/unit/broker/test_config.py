@@ -275,6 +275,25 @@ def test_addresses_of_replication_that_cannot_be_any_prevent_the_start(
         load_broker_config(path, environ={})
 
 
+def test_a_silence_shorter_than_the_heartbeats_prevents_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_text("haHousekeepingInterval=5000\n")
+    with pytest.raises(ConfigError, match=r"properties:1: haHousekeepingInterval=5000: a slave"):
+        load_broker_config(path, environ={})
+    path.write_text("haHousekeepingInterval=5000\nhaSendHeartbeatInterval=4999\n")
+    load_broker_config(path, environ={})
+
+
+@pytest.mark.parametrize(("role", "count"), [("ASYNC_MASTER", 1), ("SYNC_MASTER", 0)])
+def test_copies_that_no_send_waits_for_are_a_warning(tmp_path: Path, role: str, count: int) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_text(f"brokerRole={role}\ninSyncReplicas=2\n")
+    warnings = load_broker_config(path, environ={}).warnings
+    assert len(warnings) == count
+    for warning in warnings:
+        assert warning.startswith(f"{path}:2: inSyncReplicas=2 has no effect: an ASYNC_MASTER")
+
+
 def test_a_slave_has_no_staging_pool(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
     path.write_text("brokerId=1\nbrokerRole=SLAVE\ntransientStorePoolEnable=true\n")
