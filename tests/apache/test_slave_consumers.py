@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -153,12 +154,19 @@ async def send_part(address: str, part: str) -> set[str]:
     return set(bodies)
 
 
-def await_all(running: dict[str, Reader], expected: set[str]) -> None:
+def await_all(running: dict[str, Reader], expected: set[str]) -> dict[str, float]:
+    """Returns after how many seconds each had everything."""
+    began_s, after_s = time.monotonic(), dict[str, float]()
+
     def check() -> None:
         missing = {name: len(expected - each.bodies().keys()) for name, each in running.items()}
+        for name in missing:
+            if not missing[name]:
+                after_s.setdefault(name, round(time.monotonic() - began_s, 1))
         assert not any(missing.values()), missing
 
     wait_to_hold(check, timeout_s=PATIENCE_S)
+    return after_s
 
 
 def test_consumers_go_on_at_the_slave_and_come_back(apache: None, tmp_path: Path) -> None:
@@ -186,10 +194,11 @@ def test_consumers_go_on_at_the_slave_and_come_back(apache: None, tmp_path: Path
             timeout_s=PATIENCE_S,
         )  # fmt: skip
         send_all(running, signal.SIGCONT)
-        await_all(running, expected)
+        at_slave_s = await_all(running, expected)
         master.life.start()
         expected |= asyncio.run(send("again"))
-        await_all(running, expected)
+        back_s = await_all(running, expected)
+        sys.stdout.write(f"s until all was read: at the slave {at_slave_s}, again {back_s}\n")
         repeated = {name: max(each.bodies().values()) for name, each in running.items()}
         assert max(repeated.values()) <= REPEATED_MAX, repeated
         # Offsets go to the master again.
