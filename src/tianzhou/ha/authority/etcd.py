@@ -9,7 +9,8 @@
                 to the disks of etcd
     read        one linearizable range over the whole prefix
     propose     one transaction: it compares the revision of `state` and of further keys. Without an
-                answer it is UNKNOWN, and never sent a second time by itself
+                answer, or with one of another cluster than was read, it is UNKNOWN, and never sent
+                a second time by itself
     watch       each change is followed by a read, so that every view is linearizable. Views of
                 `read` and `watch` may overtake each other: the larger `read_revision` is newer
 
@@ -89,6 +90,8 @@ class EtcdAuthority:
         self._put_ms = 0
         self._is_unknown = False
         """How the last proposal ended."""
+        self._read_cluster = ""
+        """The id of the etcd cluster that was read last."""
 
     async def join(self, replica: Replica, known_id: int | None) -> Joined:
         """See `values.Authority`."""
@@ -120,7 +123,9 @@ class EtcdAuthority:
                 f"there are more than {ETCD_KEYS_MAX} keys below {keys.prefix.decode()}: delete "
                 "those that are not of this group"
             )
-        return view_of(keys, answer)
+        view = view_of(keys, answer)
+        self._read_cluster = view.cluster_id
+        return view
 
     async def propose(self, proposal: Proposal) -> Outcome:
         """See `values.Authority`."""
@@ -130,6 +135,7 @@ class EtcdAuthority:
         operations += [
             {"request_delete_range": {"key": self._keys.key(key)}} for key in proposal.deletes
         ]
+        cluster = self._read_cluster
         try:
             answer = await self._txn(compares, operations)
         except EtcdUnreachable as error:
@@ -137,6 +143,13 @@ class EtcdAuthority:
             level = logging.DEBUG if self._is_unknown else logging.WARNING
             log.log(level, "etcd: how a change of the group ended is not known: %s", error)
             self._is_unknown = True
+            return Outcome(Result.UNKNOWN)
+        if cluster not in ("", answer.header.cluster_id):
+            # Revisions of two clusters cannot be compared: this says nothing about the one read.
+            log.warning(
+                "etcd: a change of the group was answered by cluster %s, but cluster %s was read",
+                answer.header.cluster_id, cluster,
+            )  # fmt: skip
             return Outcome(Result.UNKNOWN)
         self._is_unknown = False
         if not answer.succeeded:

@@ -593,3 +593,21 @@ async def test_another_cluster_is_shown_not_hidden(
         view = await authority.read()
     assert (view.cluster_id, view.read_revision) == ("78", 1)
     assert "the cluster id changed from 77 to 78" in caplog.text
+
+
+async def test_an_answer_of_another_cluster_than_was_read_settles_nothing(
+    stack: AsyncExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Endpoints of two clusters, of which one is a copy: the revisions of both may be equal."""
+    member = Scripted()
+    endpoint = await stack.enter_async_context(server(member.serve))
+    authority = await stack.enter_async_context(authority_on(endpoint, new_group()))
+    proposal = Proposal(state=a_state(), revision=0)
+    await authority.read()
+    assert (await authority.propose(proposal)).result is Result.OK
+    member.cluster = "78"
+    with caplog.at_level(logging.WARNING):
+        assert await authority.propose(proposal) == UNKNOWN
+    assert "answered by cluster 78, but cluster 77 was read" in caplog.text
+    await authority.read()
+    assert (await authority.propose(proposal)).result is Result.OK
