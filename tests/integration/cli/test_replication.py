@@ -146,6 +146,27 @@ async def test_master_and_slave_are_shown_with_state_and_lag(tmp_path: Path) -> 
         assert told["broker-a[1]"]["haClientRuntimeInfo"]["state"] == FOLLOWING
 
 
+async def test_a_slave_that_lacks_old_messages_is_not_called_in_sync(tmp_path: Path) -> None:
+    rows = [
+        HAConnectionInfo(addr="a:1", slave_ack_offset=1, diff=8, in_sync=True, behind_ms=1000),
+        HAConnectionInfo(addr="b:1", slave_ack_offset=1, diff=8, in_sync=True, behind_ms=999),
+        HAConnectionInfo(addr="c:1", slave_ack_offset=1, diff=8, in_sync=False, behind_ms=0),
+        HAConnectionInfo(addr="d:1", slave_ack_offset=1, diff=8, in_sync=True),
+    ]
+    async with registered(tmp_path, our_master(*rows)) as cli:
+        ran = await cli.run("broker", "ha", "broker-a")
+        states = {
+            name: state
+            for name in ("a:1", "b:1", "c:1", "d:1")
+            for state in ("catching up", "in sync", "behind")
+            for line in ran.out.splitlines()
+            if f" {name} " in line and f" {state} " in line
+        }
+        assert states == {
+            "a:1": "catching up", "b:1": "in sync", "c:1": "behind", "d:1": "in sync",
+        }  # fmt: skip
+
+
 async def test_a_slave_without_connection_says_why(tmp_path: Path) -> None:
     slave = our_slave(state="refused", problem="mappedFileSizeCommitLog is 1 here, 2 there")
     async with registered(tmp_path, our_master(), slave) as cli:

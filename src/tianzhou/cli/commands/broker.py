@@ -44,6 +44,7 @@ from tianzhou.cli.shared.output import (
 )
 from tianzhou.cli.shared.parameters import argument, option
 from tianzhou.errors import TargetError
+from tianzhou.protocol.bodies.ha import HAConnectionInfo
 from tianzhou.protocol.codes import RequestCode
 
 app = typer.Typer(name="broker", no_args_is_help=True, help="Manage running brokers.")
@@ -51,6 +52,8 @@ app = typer.Typer(name="broker", no_args_is_help=True, help="Manage running brok
 Broker = Annotated[
     str, argument("BROKER", "Name or address of a broker, or a cluster.", show_default=False)
 ]
+_IN_STEP_MS = 1000
+"""A slave that lacks what was stored so long ago is catching up, or stands still."""
 _SECRET_WORDS = ("secret", "password", "accesskey")
 
 
@@ -350,6 +353,13 @@ async def show_ha(session: Session, broker: Broker) -> CommandResult:
     return CommandResult(data, shown, gathered.warnings, notes=notes)
 
 
+def _slave_place(slave: HAConnectionInfo) -> str:
+    """How a connected slave stands; far behind, it does not count for SYNC_MASTER."""
+    if not slave.in_sync:
+        return "behind"
+    return "catching up" if (slave.behind_ms or 0) >= _IN_STEP_MS else "in sync"
+
+
 def _ha_rows(at: BrokerRef, links: Links, session: Session) -> list[list[Cell]]:
     info = links.info
     if not info.master:
@@ -366,7 +376,7 @@ def _ha_rows(at: BrokerRef, links: Links, session: Session) -> list[list[Cell]]:
         [
             at.label, info.role or "master",
             " ".join(filter(None, (slave.slave_name, slave.addr))),
-            slave.problem or ("in sync" if slave.in_sync else "behind"), info.master_max_offset,
+            slave.problem or _slave_place(slave), info.master_max_offset,
             slave.slave_ack_offset, slave.diff, slave.behind_ms,
             slave.transferred_bytes_per_second if links.is_reported else None,
         ]
