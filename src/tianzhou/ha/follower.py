@@ -216,7 +216,7 @@ class Follower:
         except ProtocolError as error:
             return Problem(str(error), is_lasting=True)
         except RemotingError as error:
-            return Problem(f"the master cannot be reached: {error}{self._tls_hint(error)}")
+            return Problem(f"the master cannot be reached: {error}{self._hint(error)}")
         except StoreError as error:
             return Problem(f"the store refuses the master's log: {error}", is_lasting=True)
         except OSError as error:
@@ -257,10 +257,18 @@ class Follower:
         except RemotingError:
             pass  # the HA connection shows whether the master is alive
 
-    def _tls_hint(self, error: RemotingError) -> str:
-        # A port that accepts only TLS closes plain connections silently.
-        is_closed = isinstance(error, ConnectionClosed) and not self._client.speaks_tls
-        return "; if it accepts TLS only, set useTLS=true" if is_closed else ""
+    def _hint(self, error: RemotingError) -> str:
+        """What the operator may have to change."""
+        text = ""
+        if isinstance(error, ConnectionClosed) and not self._client.speaks_tls:
+            # A port that accepts only TLS closes plain connections silently.
+            text = "; if it accepts TLS only, set useTLS=true"
+        if self._known.listen is None and not isinstance(error, RemoteBusy):
+            text += (
+                f"; no nameserver shows the master, so it is asked at the port below "
+                f"haMasterAddress={self._known.ha}, which must be its HA port (listenPort + 1)"
+            )
+        return text
 
     def _tick(self) -> None:
         known = MasterAddresses(*self._master())

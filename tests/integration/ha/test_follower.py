@@ -275,7 +275,10 @@ async def test_nothing_is_sent_to_the_ha_port_before_the_hello_has_a_response(
 async def test_the_listen_port_is_one_below_the_ha_port_if_it_is_not_known(tmp_path: Path) -> None:
     port = free_port()
     async with following(lambda: (None, f"127.0.0.1:{port + 1}"), MemoryLog(), tmp_path) as slave:
-        await problem_with(slave, f"127.0.0.1:{port}", "Connection refused")
+        await problem_with(
+            slave, f"127.0.0.1:{port}", "Connection refused",
+            f"the port below haMasterAddress=127.0.0.1:{port + 1}, which must be its HA port",
+        )  # fmt: skip
 
 
 async def test_without_a_master_the_slave_says_where_one_would_come_from(tmp_path: Path) -> None:
