@@ -17,6 +17,9 @@ from tests.support.brokers import eventually
 from tests.support.elected_group import ElectedGroup, ElectedReplica, Stopwatch, elected_group
 from tests.support.replicated_load import Load, Place, missing
 
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.replication import groups
+from tianzhou.client import Message, Producer
 from tianzhou.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -93,6 +96,42 @@ async def test_a_stopped_master_hands_over(tmp_path: Path) -> None:
         assert view.state is not None
         assert view.state.history[-1].cause == "planned switch", view.state
         assert not await missing(second.address, load)
+
+
+@pytest.mark.parametrize("fault_name", ["switch", "stop", "kill"])
+async def test_a_producer_reports_no_error_when_the_master_changes(
+    tmp_path: Path, fault_name: str
+) -> None:
+    """The client repeats what was not stored; the time-out leaves it the time."""
+    async with elected_group(tmp_path) as group:
+        first = await group.accepting_master()
+        await group.in_sync(group.replicas)
+        async with Producer("p", namesrv=group.namesrv, send_timeout_ms=60_000) as producer:
+            goal = asyncio.get_running_loop().create_future()
+            lanes = [asyncio.create_task(_send_until(goal, producer)) for _ in range(8)]
+            await producer.send(Message("t", b"x"))
+            if fault_name == "switch":
+                async with Admin(group.namesrv) as admin:
+                    await groups.ask(admin, first.address, "switch")
+            elif fault_name == "stop":
+                await first.end(signal.SIGTERM)
+            else:
+                await first.kill()
+            await group.master(other_than=first)
+            for _ in range(20):
+                await producer.send(Message("t", b"x"))
+            goal.set_result(None)
+            counts = await asyncio.gather(*lanes)
+        log.info("%s: %s sends, none failed", fault_name, counts)
+
+
+async def _send_until(goal: asyncio.Future[None], producer: Producer) -> int:
+    """One after the other; raises the first error."""
+    count = 0
+    while not goal.done():
+        await producer.send(Message("t", b"x"))
+        count += 1
+    return count
 
 
 @pytest.mark.full
