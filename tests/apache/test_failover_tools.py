@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apache.servers import Shell
+from tests.support.apache.servers import Shell, apache_namesrv
 from tests.support.brokers import peer_of
 from tests.support.elected_here import NAME, ElectedHere, elected_here
 from tests.support.gate import NEWEST
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.doctor.failover import check_namesrv
 from tianzhou.protocol.codes import ResponseCode
 
 pytestmark = pytest.mark.apache
@@ -59,6 +61,16 @@ async def test_stock_tools_show_and_switch_an_elected_group(
             shells, group, "electMaster", "-a", slave, "-b", "9", "-bn", NAME, "-c", CLUSTER
         )
         assert "replica 9 is not in sync" in refused
+
+
+@pytest.mark.parametrize(("version", "count"), [("4.9.7", 1), (NEWEST, 0)])
+async def test_nameservers_of_rocketmq_4_9_are_a_finding(
+    apache: None, version: str, count: int
+) -> None:
+    with apache_namesrv(version) as namesrv:
+        async with Admin(namesrv.address) as admin:
+            settings = await admin.namesrv.settings(namesrv.address)
+    assert len(check_namesrv(namesrv.address, settings)) == count
 
 
 async def mqadmin(shells: Callable[[str], Shell], group: ElectedHere, *words: str) -> str:

@@ -15,6 +15,8 @@ from tianzhou.protocol.bodies.ha import HARuntimeInfo
 
 CHECK = "failover"
 _OURS = "id:"
+_SINCE_5 = "supportActingMaster"
+"""A key that nameservers have which compare the epochs of registrations."""
 _ADVICE: Mapping[str, tuple[Level, str]] = {
     "stopped": (
         Level.ERROR, "the reason says what to do; `tianzhou broker resync NAME --id ID` if its log "
@@ -64,6 +66,8 @@ async def check_all(admin: Admin, settings: Mapping[BrokerRef, Mapping[str, str]
         findings += check_group(group)
         findings += check_fixed(name, brokers, settings)
         findings += await _check_readers(admin, group)
+    if elected:
+        findings += await _check_namesrvs(admin)
     return findings
 
 
@@ -150,4 +154,30 @@ def check_readers(name: str, info: HARuntimeInfo) -> list[Finding]:
         )
         for slave in info.connections
         if not (slave.slave_name or "").startswith(_OURS)
+    ]  # fmt: skip
+
+
+async def _check_namesrvs(admin: Admin) -> list[Finding]:
+    findings: list[Finding] = []
+    for address in admin.namesrv.addresses:
+        try:
+            settings = await admin.namesrv.settings(address)
+        except TianzhouError:
+            continue  # one that does not respond has a finding of its own
+        findings += check_namesrv(address, settings)
+    return findings
+
+
+def check_namesrv(address: str, settings: Mapping[str, str]) -> list[Finding]:
+    """Nameservers of RocketMQ 4.9 know no epochs, so the last one to register is the master."""
+    if _SINCE_5 in settings:
+        return []
+    return [
+        Finding(
+            Level.WARNING, CHECK, f"nameserver {address}",
+            "is of RocketMQ 4.9, which does not compare epochs: a master that was replaced can "
+            "register behind the new one, and clients are refused there until the next "
+            "registration",
+            "use nameservers of Tianzhou or of RocketMQ 5",
+        )
     ]  # fmt: skip

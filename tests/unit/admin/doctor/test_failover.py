@@ -2,7 +2,12 @@
 
 from msgspec.structs import replace
 
-from tianzhou.admin.doctor.failover import check_fixed, check_group, check_readers
+from tianzhou.admin.doctor.failover import (
+    check_fixed,
+    check_group,
+    check_namesrv,
+    check_readers,
+)
 from tianzhou.admin.doctor.findings import Level
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.replication.groups import combine
@@ -62,3 +67,10 @@ def test_slaves_of_apaches_are_readers() -> None:
     (finding,) = check_readers("g", HARuntimeInfo(master=True, connections=connections))
     assert finding.subject == "g, slave 10.0.0.9"
     assert "never in sync" in finding.what
+
+
+def test_nameservers_without_epochs_are_found() -> None:
+    assert check_namesrv("n:9876", {"supportActingMaster": "false"}) == []
+    (finding,) = check_namesrv("n:9876", {"orderMessageEnable": "false"})
+    assert finding.level is Level.WARNING
+    assert "does not compare epochs" in finding.what
