@@ -35,6 +35,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.scheduler import finish
 from tianzhou.store.message_store import MessageStore
 
 APACHE = Path(__file__).parents[2] / "unit" / "broker" / "tables" / "apache_tables"
@@ -182,6 +183,9 @@ async def test_changes_of_the_master_reach_the_slave(tmp_path: Path) -> None:
         await eventually(lambda: slave.state.topics.get("new"), "the second topic")
         assert slave.state.topics.get("old") is None
         await eventually(lambda: slave.state.offsets.find("g", "t", 0) == 5, "the offset")
+        # They must not be in force for another topic of this name after a promotion.
+        await finish(it.broker.offsets.remove_topic("t"))
+        await eventually(lambda: "t@g" not in slave.state.offsets.by_key, "no offset")
 
 
 async def test_a_table_ahead_of_the_log_waits(tmp_path: Path) -> None:

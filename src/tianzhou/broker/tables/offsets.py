@@ -8,7 +8,8 @@ A reset is the exception. A consumer that does not know of it yet would commit i
 commits are ignored until the consumer has received the new offset (`take_reset`).
 
 Changes are numbered, so that a slave which copies the table gets what has changed since it last
-asked. The numbers by key are stored from the first such request on.
+asked. The numbers by key are stored from the first such request on, also those of removed keys:
+otherwise the offsets of a removed topic or group would be in force again at a promoted slave.
 """
 
 from bisect import bisect_right
@@ -23,6 +24,8 @@ SEPARATOR = "@"
 NOT_FOUND = -1
 PULLED_MAX = 65_536
 """Pairs of topic and group whose pull offsets are stored; the oldest are evicted first."""
+REMOVED_MAX = 10_000
+"""Removed keys that are in the changes for slaves; the oldest are forgotten first."""
 _KEYS_PER_SLICE = 512
 _RECENT_CHANGES = 1024
 """So many changes are searched one by one, before the list of all is copied."""
@@ -32,7 +35,7 @@ class Changes(NamedTuple):
     """Offsets that changed, oldest change first."""
 
     offsets: dict[str, dict[int, int]]
-    """All offsets of each "topic@group" in which any changed."""
+    """All offsets of each "topic@group" in which any changed; none: it was removed."""
     last: int
     """The number of the last change."""
     has_more: bool
@@ -56,6 +59,8 @@ class OffsetTable:
         """How many changes were made since the start; the number of the last one."""
         self._changed_at: dict[str, int] = {}
         """The number of the last change by "topic@group", ascending; see `changes_after`."""
+        self._removed: dict[str, None] = {}
+        """Numbered keys that are not in the table any more, in the order of their removal."""
         self._is_numbering = self._is_numbered = False
         """Whether changes are numbered, and whether every key has a number."""
         self._is_full = is_full
@@ -208,7 +213,6 @@ class OffsetTable:
         if queues is not None:
             self.count -= len(queues)
             self._changed(key)
-            self._changed_at.pop(key, None)
         self._resets.pop(key, None)
 
     # -- copies on slaves --------------------------------------------------------------------------
@@ -218,13 +222,19 @@ class OffsetTable:
         if self._is_numbering:
             self._changed_at.pop(key, None)
             self._changed_at[key] = self.change_count
+            self._removed.pop(key, None)
+            if key not in self.by_key:
+                self._note_removed(key)
         self._on_change()
 
-    def changes_after(self, change: int, offset_count: int) -> Steps[Changes]:
-        """What changed after the change of this number, about so many offsets at most.
+    def _note_removed(self, key: str) -> None:
+        self._removed[key] = None
+        if len(self._removed) > REMOVED_MAX:
+            oldest = next(iter(self._removed))
+            del self._removed[oldest], self._changed_at[oldest]
 
-        Removals are not changes: a slave retains what its master removes, as in RocketMQ.
-        """
+    def changes_after(self, change: int, offset_count: int) -> Steps[Changes]:
+        """What changed after the change of this number, about so many offsets at most."""
         if not self._is_numbered:
             yield from self._number()
         numbered = list(islice(self._newest_after(change), _RECENT_CHANGES))
@@ -260,18 +270,23 @@ class OffsetTable:
         for key, number in numbered:
             if left <= 0:
                 return Changes(offsets, change, has_more=True)
-            offsets[key] = dict(self.by_key[key])
-            left -= len(offsets[key])
+            offsets[key] = dict(self.by_key.get(key, ()))
+            left -= max(len(offsets[key]), 1)
             change = number
         return Changes(offsets, change, has_more=False)
 
     def put_over(self, offsets: Mapping[str, Mapping[int, int]]) -> Steps[None]:
-        """Replace the offsets of each "topic@group" of another broker's table; others stay."""
+        """Replace the offsets of each "topic@group" of another broker's table; others stay.
+
+        A key without offsets is removed.
+        """
         for key, theirs in offsets.items():
-            ours = self.by_key.get(key)
+            ours = self.by_key.get(key, {})
             if ours != theirs:
-                self.count += len(theirs) - len(ours or ())
+                self.count += len(theirs) - len(ours)
                 self.by_key[key] = dict(theirs)
+                if not theirs:
+                    del self.by_key[key]
                 self._changed(key)
             self._resets.pop(key, None)
             self._pulled.pop(key, None)

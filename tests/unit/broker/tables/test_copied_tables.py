@@ -7,7 +7,7 @@ import pytest
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.tables.assignment import ModeTable
 from tianzhou.broker.tables.groups import SYSTEM_GROUPS, GroupTable
-from tianzhou.broker.tables.offsets import Changes, OffsetTable
+from tianzhou.broker.tables.offsets import REMOVED_MAX, Changes, OffsetTable
 from tianzhou.broker.tables.topics import TopicTable, system_topics
 from tianzhou.broker.tables.versioned import same_version
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -122,15 +122,38 @@ def test_first_all_offsets_are_changes_and_then_those_that_change() -> None:
     assert set(changes_of(table, second.last).offsets) == {"t@b", "t@d"}
 
 
-def test_a_removed_key_is_no_change() -> None:
+def test_a_removed_key_is_a_change_to_no_offsets() -> None:
     table = OffsetTable()
     table.commit("a", "t", 0, 1)
     table.commit("b", "t", 0, 1)
     last = changes_of(table, 0).last
     table.commit("a", "t", 0, 2)
     at_once(table.remove_group("a"))
-    assert changes_of(table, last).offsets == {}
-    assert changes_of(table, 0).offsets == {"t@b": {0: 1}}
+    removed = changes_of(table, last)
+    assert removed.offsets == {"t@a": {}}
+    assert changes_of(table, 0).offsets == {"t@b": {0: 1}, "t@a": {}}
+    assert changes_of(table, removed.last).offsets == {}
+    table.commit("a", "t", 0, 3)
+    at_once(table.remove_topic("t"))
+    table.commit("b", "t", 1, 4)
+    assert changes_of(table, removed.last).offsets == {"t@a": {}, "t@b": {1: 4}}
+
+
+def test_so_many_removed_keys_are_known() -> None:
+    table = OffsetTable()
+    changes_of(table, 0)
+    groups = [f"g{number}" for number in range(REMOVED_MAX)]
+    for topic in ("first", "again"):
+        table.commit("g", topic, 0, 1)
+        at_once(table.remove_topic(topic))
+    table.commit("g", "again", 0, 2)
+    for group in groups:
+        table.commit(group, "t", 0, 1)
+    at_once(table.remove_topic("t"))
+    offsets = changes_of(table, 0, REMOVED_MAX * 2).offsets
+    assert offsets.keys() == {"again@g", *(f"t@{group}" for group in groups)}
+    assert offsets["again@g"] == {0: 2}
+    assert not any(offsets[f"t@{group}"] for group in groups)
 
 
 @pytest.mark.parametrize("count", [10, 3_000])
@@ -163,7 +186,7 @@ def test_changes_while_the_keys_are_numbered_are_not_lost() -> None:
     next(other)
     at_once(table.remove_group("g1998"))
     for changes in (at_once(one), at_once(other)):
-        assert changes.offsets == table.by_key
+        assert changes.offsets == table.by_key | {"t@g1998": {}}
 
 
 def count_of(steps: Steps[None]) -> int:
@@ -186,3 +209,6 @@ def test_offsets_are_put_over_those_of_the_slave_key_by_key() -> None:
     assert table.pulled("g", "t", 0) == -1
     count_of(table.put_over({"t@g": {0: 9}}))
     assert len(changes) == 2, "it was equal"
+    count_of(table.put_over({"u@g": {}, "t@unknown": {}}))
+    assert table.by_key == {"t@g": {0: 9}, "t@own": {0: 8}}
+    assert (table.count, len(changes)) == (2, 3)
