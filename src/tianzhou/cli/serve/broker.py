@@ -39,7 +39,9 @@ examples:
   tianzhou broker --print-config               # every key, its value, its origin, its meaning
   tianzhou stop broker
 manage running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
-  | promote
+  | promote | flush-offset
+with automatic failover: tianzhou broker group | switch | pause | resume | retire | resync | init
+  | elect
 """
 
 
