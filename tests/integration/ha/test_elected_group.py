@@ -95,6 +95,7 @@ async def test_a_stopped_master_hands_over(tmp_path: Path) -> None:
         view = await group.view()
         assert view.state is not None
         assert view.state.history[-1].cause == "planned switch", view.state
+        await group.accepts(second)  # then it shows all that it took over
         assert not await missing(second.address, load)
 
 
