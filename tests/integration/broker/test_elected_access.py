@@ -146,12 +146,12 @@ async def test_another_etcd_without_the_group_disturbs_no_traffic(tmp_path: Path
                 assert failover(broker).role.incarnation < 50
                 async with peer_of(broker.address, credentials=ADMINISTRATOR) as peer:
                     await change(peer, f"haEtcdEndpoints={another.members[0].endpoint}")
-            for broker in group.brokers:
-                role = failover(broker).role
-                await eventually(
-                    lambda role=role: role.untrusted and role.untrusted.code is Code.STATE_MISSING,
-                    "a look at the other etcd",
-                )
+
+            def have_looked() -> bool:
+                doubts = [failover(each).role.untrusted for each in group.brokers]
+                return all(doubt and doubt.code is Code.STATE_MISSING for doubt in doubts)
+
+            await eventually(have_looked, "a look at the other etcd")
             async with peer_of(master.address, credentials=CLERK) as client:
                 for _ in range(20):
                     assert (await client.send("t", b"x")).code == ResponseCode.SUCCESS
