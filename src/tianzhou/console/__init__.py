@@ -1,0 +1,1 @@
+"""The web console: a cluster in the browser."""
