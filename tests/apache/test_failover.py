@@ -5,21 +5,17 @@ The producer and the consumer look routes up every two seconds (`pollNameServerI
 default of 30 s makes a switch that much longer for clients of one broker group.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.apache.java_load import TOPIC, java_load
 from tests.support.apache.shell import Shell
-from tests.support.brokers import eventually, peer_of
+from tests.support.brokers import peer_of
 from tests.support.elected_group import ElectedGroup, ElectedReplica, elected_group
 from tests.support.gate import NEWEST
-from tests.support.replicated_load import messages_of
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.replication import groups
 from tianzhou.protocol.bodies import decode
@@ -30,72 +26,11 @@ pytestmark = pytest.mark.apache
 
 log = logging.getLogger(__name__)
 
-TOPIC, THREADS = "JavaOrders", 8
 QUEUES_OF_SENDS = 4
 """`defaultTopicQueueNums` of stock producers; that of brokers is 8."""
-GATE, FULL = 1_000, 50_000
-POLL_MS, SEND_TIMEOUT_MS = 2_000, 3_000
-PATIENCE_S = 180.0
-GAP_MS_MAX = 9_000
-
-
-@dataclass
-class JavaLoad:
-    """A stock producer with several threads, and a stock consumer."""
-
-    shell: Shell
-    group: ElectedGroup
-    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict[tuple[int, int], bytes])
-
-    async def ask(self, verb: str, **arguments: Any) -> object:  # noqa: ANN401 - of the program
-        return await asyncio.to_thread(self.shell.ask, verb, **arguments)
-
-    async def reach(self, count: int) -> None:
-        """Wait until so many more messages are acknowledged."""
-        wanted = await self.count() + count
-
-        async def are_there() -> bool:
-            return await self.count() >= wanted
-
-        await eventually(are_there, f"{count} more", PATIENCE_S)
-
-    async def count(self) -> int:
-        seen = await self.ask("load_count")
-        assert isinstance(seen, int)
-        return seen
-
-    async def longest_ms(self) -> int:
-        """The longest time between two acknowledgements, since the last call."""
-        seen = await self.ask("load_longest_ms")
-        assert isinstance(seen, int)
-        return seen
-
-    async def stop(self) -> None:
-        """End the producer; what it was told is in `acknowledged`."""
-        ended = await asyncio.to_thread(self.shell.ask, "stop_load")
-        for body, queue_id, queue_offset in ended["acknowledged"]:
-            assert (queue_id, queue_offset) not in self.acknowledged
-            self.acknowledged[queue_id, queue_offset] = body.encode()
-
-
-@asynccontextmanager
-async def java_load(shell: Shell, group: ElectedGroup, name: str) -> AsyncGenerator[JavaLoad]:
-    """The clients of a group, of a name that no other test has."""
-    load = JavaLoad(shell, group)
-    await load.ask(
-        "start_producer", name=name, group="java-load", namesrv=group.namesrv,
-        timeout_ms=SEND_TIMEOUT_MS, poll_ms=POLL_MS,
-    )  # fmt: skip
-    await load.ask("start_load", name=name, topic=TOPIC, threads=THREADS)
-    await asyncio.to_thread(
-        shell.start_consumer, name, group.namesrv, group="java-readers", topic=TOPIC
-    )
-    try:
-        yield load
-    finally:
-        await load.ask("stop_load")
-        await load.ask("stop_producer", name=name)
-        await load.ask("stop_consumer", name=name)
+COUNT = 300
+"""Messages between two faults."""
+GAP_S_MAX = 9.0
 
 
 async def switch(group: ElectedGroup, master: ElectedReplica) -> None:
@@ -111,9 +46,8 @@ async def kill(group: ElectedGroup, master: ElectedReplica) -> None:
 
 
 @pytest.mark.parametrize("queues_of_admin", [None, 5])
-@pytest.mark.parametrize("count", [GATE, pytest.param(FULL, marks=pytest.mark.full)])
 async def test_stock_clients_lose_nothing_when_the_master_changes(
-    shells: Callable[[str], Shell], tmp_path: Path, count: int, queues_of_admin: int | None
+    shells: Callable[[str], Shell], tmp_path: Path, queues_of_admin: int | None
 ) -> None:
     """A planned switch, then the new master is killed.
 
@@ -126,34 +60,27 @@ async def test_stock_clients_lose_nothing_when_the_master_changes(
         await group.in_sync(group.replicas)
         if queues_of_admin is not None:
             await create_topic(first, queues)
-        name = f"failover-{count}-{queues}"
-        async with java_load(shell, group, name) as load:
+        async with java_load(shell, group.namesrv, f"failover-{queues}") as java:
             for fault in (switch, kill):
-                await load.reach(count // 3)
+                await java.more(COUNT)
                 master = await group.master()
-                await load.longest_ms()
+                await java.longest_s()
                 await fault(group, master)
                 await group.master(other_than=master)
-                await load.reach(20)
+                await java.more(20)
                 assert await queue_count(await group.master(other_than=master)) == queues
-                gap_ms = await load.longest_ms()
-                log.info("%s: the longest wait was %d ms", fault.__name__, gap_ms)
-                assert gap_ms < GAP_MS_MAX
+                gap_s = await java.longest_s()
+                log.info("%s: the longest wait was %.2f s", fault.__name__, gap_s)
+                assert gap_s < GAP_S_MAX
                 await group.start()
                 await group.in_sync(group.replicas)
-            await load.reach(count // 3)
-            await load.stop()
+            await java.more(COUNT)
+            await java.stop_sending()
             master = await group.master()
             await group.equal_logs(master)
-            await assert_stored(master, load.acknowledged, queues)
-            seen = set[tuple[int, int]]()
-
-            def is_consumed() -> bool:
-                seen.update((each["queueId"], each["queueOffset"]) for each in shell.consumed(name))
-                return load.acknowledged.keys() <= seen
-
-            await eventually(is_consumed, "everything consumed", PATIENCE_S)
-        log.info("%d acknowledged, none lost", len(load.acknowledged))
+            count = await java.finish(master.address, queues=queues)
+            assert await queue_count(master) == queues
+        log.info("%d acknowledged, none lost", count)
 
 
 async def create_topic(master: ElectedReplica, queues: int) -> None:
@@ -174,21 +101,3 @@ async def queue_count(master: ElectedReplica) -> int:
     topic = decode(TopicConfigTable, response.body).topics[TOPIC]
     assert topic.read_queue_count == topic.write_queue_count
     return topic.write_queue_count
-
-
-async def assert_stored(
-    master: ElectedReplica, acknowledged: dict[tuple[int, int], bytes], queues: int
-) -> None:
-    """Everything is at its place, and no queue offset is missing."""
-    assert await queue_count(master) == queues
-    stored: dict[tuple[int, int], bytes] = {}
-    async with peer_of(master.address) as peer:
-        for queue_id in range(queues):
-            queue = await messages_of(peer, TOPIC, queue_id)
-            end = await peer.expect(
-                RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue_id)}
-            )
-            assert sorted(queue) == list(range(int(end.fields["offset"])))
-            stored |= {(queue_id, at): body for at, body in queue.items()}
-    lost = {place for place, body in acknowledged.items() if stored.get(place) != body}
-    assert not lost, f"{len(lost)} of {len(acknowledged)} lost: {sorted(lost)[:5]}"

@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Seque
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -163,6 +163,16 @@ class ScenarioGroup(ElectedGroup):
             each.host, each.prefix = host.address, host.prefix
 
 
+class OtherLoad(Protocol):
+    """A load of other clients, which a scenario waits for and ends with its own."""
+
+    async def reach_share(self, share: float) -> None:
+        """Wait until so much of its goal is acknowledged."""
+        ...
+
+    async def stop_sending(self) -> None: ...
+
+
 class Scenario:
     """The group, the network and the loads."""
 
@@ -172,6 +182,7 @@ class Scenario:
         self.group = group
         self.goal = goal
         self.loads: list[LoadProcess] = []
+        self.others: list[OtherLoad] = []
 
     @property
     def etcd(self) -> EtcdCluster:
@@ -200,8 +211,10 @@ class Scenario:
         return sum(each.count for each in self.producers)
 
     async def reach(self, share: float) -> None:
-        """Wait until so much of the goal is acknowledged."""
+        """Wait until so much of the goal is acknowledged, also by other loads."""
         await self._wait(lambda: self.count >= share * self.goal, f"{share} of {self.goal}")
+        for other in self.others:
+            await other.reach_share(share)
 
     async def more(self, load: LoadProcess, count: int) -> None:
         """Wait until so many more messages of one load are acknowledged."""
@@ -248,6 +261,8 @@ class Scenario:
         await self.group.in_sync(self.group.replicas)
         for load in self.producers:
             await load.stop()
+        for other in self.others:
+            await other.stop_sending()
         master = await self.group.master()
         end = await self.group.equal_logs(master)
         stored = await self.stored(master)

@@ -114,6 +114,10 @@ class Shell:
     def consumed(self, name: str) -> list[dict[str, Any]]:
         return [message for message in list(self.messages) if message["consumer"] == name]
 
+    def forget(self, name: str) -> None:
+        """Drop what a consumer received; only while no consumer runs."""
+        self.messages = [message for message in self.messages if message["consumer"] != name]
+
     def close(self) -> None:
         """Closing its input ends the program."""
         self.requests.close()

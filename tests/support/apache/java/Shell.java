@@ -12,7 +12,9 @@ import org.apache.commons.cli.Option;
 import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -213,15 +215,26 @@ public final class Shell extends JsonProgram {
         consumer.setConsumeThreadMax(2);
         consumer.setPollNameServerInterval(1000);
         consumer.subscribe(request.getString("topic"), request.getString("tags"));
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (MessageExt message : messages) {
-                emit(describe(name, message));
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        if (request.getBooleanValue("ordered")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                emitAll(name, messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                emitAll(name, messages);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         consumer.start();
         consumers.put(name, consumer);
         return "started";
+    }
+
+    private void emitAll(String consumer, List<MessageExt> messages) {
+        for (MessageExt message : messages) {
+            emit(describe(consumer, message));
+        }
     }
 
     private static JSONObject describe(String consumer, MessageExt message) {
