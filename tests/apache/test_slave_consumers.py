@@ -43,7 +43,8 @@ STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
 REPEATED_MAX = 2
 """How often a message may be delivered: once more after each change of the broker that is read."""
 PATIENCE_S = 120
-"""Stock clients ask for the route every 30 s."""
+READ_ON_S_MAX = 40
+"""Stock clients ask for the route every 30 s; the rest is for a machine with other load."""
 SETTINGS: dict[str, Any] = {"slaveReadEnable": "true", "mappedFileSizeCommitLog": 4 * 1024 * 1024}
 READER = """
 import asyncio, sys
@@ -199,6 +200,7 @@ def test_consumers_go_on_at_the_slave_and_come_back(apache: None, tmp_path: Path
         expected |= asyncio.run(send("again"))
         back_s = await_all(running, expected)
         sys.stdout.write(f"s until all was read: at the slave {at_slave_s}, again {back_s}\n")
+        assert max(at_slave_s.values()) <= READ_ON_S_MAX, at_slave_s
         repeated = {name: max(each.bodies().values()) for name, each in running.items()}
         assert max(repeated.values()) <= REPEATED_MAX, repeated
         # Offsets go to the master again.

@@ -37,6 +37,8 @@ _COPY_AGAIN = (
     "stop it, move its store directory away, start it with an empty one: it copies the log again"
 )
 _SEE_LOG = "see its log, and the page about replication"
+_OF_THE_LOG = ("log ends at", "logs are equal", "oldest file")
+"""What problems say for which an empty store is the remedy; others name their own."""
 OUR_NAMES = "id:"
 """How the names of slaves begin that are brokers of Tianzhou."""
 
@@ -150,7 +152,9 @@ def _check_connections(master: Replica, stopped: Collection[int]) -> list[Findin
         if name in {f"{OUR_NAMES}{broker_id}" for broker_id in stopped}:
             continue
         if slave.problem is not None:
-            findings.append(Finding(Level.ERROR, CHECK, subject, slave.problem, _COPY_AGAIN))
+            needs_copy = any(text in slave.problem for text in _OF_THE_LOG)
+            advice = _COPY_AGAIN if needs_copy else _SEE_LOG
+            findings.append(Finding(Level.ERROR, CHECK, subject, slave.problem, advice))
         elif slave.diff < 0:
             findings.append(_ahead(subject, -slave.diff))
         else:

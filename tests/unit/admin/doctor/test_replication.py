@@ -6,6 +6,7 @@ from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.replication import Replica, check_group
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.replication.links import BEHIND_BYTES_MAX, Links
+from tianzhou.ha import hello
 from tianzhou.protocol.bodies.ha import (
     FOLLOWING,
     HAClientInfo,
@@ -89,6 +90,27 @@ def test_a_slave_that_does_not_respond_is_reported_by_its_master() -> None:
     assert each.level is Level.ERROR
     assert "slave id:1" in each.subject
     assert each.what == "older than the oldest file"
+    assert "empty one" in each.advice
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        hello.id_is_taken(1, "10.0.0.3:4711"),
+        hello.sizes_differ(master=4096, slave=1024),
+        "this is broker a of cluster c, the slave is broker b of cluster c",
+    ],
+)
+def test_an_empty_store_is_no_advice_for_wrong_settings(why: str) -> None:
+    (each,) = found(master(connection(problem=why)))
+    assert each.level is Level.ERROR
+    assert each.what == why
+    assert "empty one" not in each.advice
+
+
+@pytest.mark.parametrize("why", [hello.gap(10, 20), hello.ahead(40, 20)])
+def test_an_empty_store_is_the_advice_for_a_log_that_cannot_go_on(why: str) -> None:
+    (each,) = found(master(connection(problem=why)))
     assert "empty one" in each.advice
 
 
