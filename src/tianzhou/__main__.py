@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line; exits the process."""
     # Servers start without loading the modules of the other commands.
     program, rest = sys.argv[1:2], sys.argv[2:]
-    if program in (["namesrv"], ["broker"], ["up"]):
+    if program in (["namesrv"], ["broker"], ["up"], ["console"]):
         from tianzhou.cli.serve import serve
         from tianzhou.cli.shared.arguments import is_admin_command
 

@@ -321,6 +321,13 @@ class TargetError(TianzhouError):
     """The target of a command does not exist; the text names existing ones."""
 
 
+# -- the console -------------------------------------------------------------------------------
+
+
+class DatabaseUnavailable(TianzhouError, retriable=True):
+    """The database of the console does not answer."""
+
+
 # -- pipelines ---------------------------------------------------------------------------------
 
 

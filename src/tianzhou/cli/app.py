@@ -86,6 +86,12 @@ def broker(context: typer.Context) -> None:
     raise typer.Exit(serve("broker", context.args))
 
 
+@app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
+def console(context: typer.Context) -> None:
+    """Start the web console, or manage its accounts; options: `tianzhou console --help`."""
+    raise typer.Exit(serve("console", context.args))
+
+
 @app.command(rich_help_panel=SERVERS)
 def stop(
     program: Annotated[Stoppable, typer.Argument(help="The server to stop.")],

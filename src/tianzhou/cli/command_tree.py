@@ -102,7 +102,7 @@ class RootGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
         declared = [name for name in super().list_commands(ctx) if name not in SERVER_COMMANDS]
-        servers = [name for name in declared if name in ("up", "stop")]
+        servers = [name for name in declared if name in ("up", "console", "stop")]
         others = [name for name in declared if name not in servers]
         return [*servers[:1], *SERVER_COMMANDS, *servers[1:], *COMMAND_GROUPS, *others]
 

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 
 def serve(program: str, arguments: Sequence[str]) -> int:
-    """Run `tianzhou namesrv`, `broker` or `up`; imports only what that server needs."""
+    """Run `tianzhou namesrv`, `broker`, `console` or `up`; imports only what that server needs."""
     if program == "namesrv":
         from tianzhou.cli.serve import namesrv as command
     elif program == "broker":
         from tianzhou.cli.serve import broker as command  # type: ignore[no-redef]
+    elif program == "console":
+        from tianzhou.cli.serve import console as command  # type: ignore[no-redef]
     else:
         from tianzhou.cli.serve import up as command  # type: ignore[no-redef]
     return command.main(arguments)

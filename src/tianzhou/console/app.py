@@ -1,0 +1,42 @@
+"""The route table, and the application made of it. How to add a page: `views/__init__.py`."""
+
+from tianzhou.console.changes import people as change_people
+from tianzhou.console.views import audit, clusters, login, people
+from tianzhou.console.web.ask import Console
+from tianzhou.console.web.dispatch import Application
+from tianzhou.console.web.route import Route, Who, answer, change, page
+from tianzhou.console.web.static import static_file
+
+BOTH = ("GET", "HEAD", "POST")
+ALL, ADMIN = Who.STRANGER, Who.ADMINISTRATOR
+
+ROUTES: tuple[Route, ...] = (
+    # -- for strangers -----------------------------------------------------------------------------
+    answer("/static/{name:path}", static_file, "Files", who=ALL),
+    answer("/login", login.log_in, "Log in", who=ALL, methods=BOTH),
+    answer("/setup/{code}", login.set_up, "Set up", who=ALL, methods=BOTH),
+    answer("/display", login.display, "Language and theme", who=ALL, methods=("POST",)),
+    answer("/logout", login.log_out, "Log out", who=ALL, methods=("POST",)),
+    # -- the console -------------------------------------------------------------------------------
+    page("/", clusters.clusters, "Clusters"),
+    page(
+        "/people", people.people, "People",
+        change("add", change_people.add, scope="", asks_password=True),
+        who=ADMIN, scope="platform", rows="people",
+    ),
+    page(
+        "/people/{person}", people.person, "Person",
+        change("change", change_people.change, scope="", asks_password=True),
+        change("disable", change_people.disable, scope="", asks_password=True),
+        change("enable", change_people.enable, scope="", asks_password=True),
+        change("set-password", change_people.set_password, scope="", asks_password=True),
+        who=ADMIN, scope="platform",
+    ),
+    page("/audit", audit.audit, "Audit", who=ADMIN, scope="platform", rows="entries"),
+)  # fmt: skip
+"""One line a route; the first that matches is used."""
+
+
+def build(console: Console) -> Application:
+    """The ASGI application of a console."""
+    return Application(console, ROUTES)

@@ -1,0 +1,142 @@
+"""What views and changes are given: the request, the person, the console with its clusters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from tianzhou.clock import wall_ms
+from tianzhou.console.accounts.passwords import Passwords
+from tianzhou.console.accounts.people import Person
+from tianzhou.console.accounts.sessions import Session
+from tianzhou.console.accounts.tokens import Token
+from tianzhou.console.settings import ClusterSettings, ConsoleSettings
+from tianzhou.console.tables import ConsoleDatabase
+from tianzhou.console.text import Text
+from tianzhou.console.web.refusals import LoginNeeded, NotFound
+from tianzhou.console.web.route import Route, Who
+
+if TYPE_CHECKING:
+    from tianzhou.admin import Admin
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedCluster:
+    """A cluster that the console shows."""
+
+    settings: ClusterSettings
+    admin: "Admin"
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+
+@dataclass(slots=True, kw_only=True)
+class Console:
+    """What all requests of one console share."""
+
+    settings: ConsoleSettings
+    database: ConsoleDatabase
+    passwords: Passwords = field(default_factory=Passwords)
+    clusters: dict[str, WatchedCluster] = field(default_factory=dict[str, WatchedCluster])
+    now_ms: Callable[[], int] = wall_ms
+    started_ms: int = field(default_factory=wall_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sends a request: a person by browser or token, or a stranger."""
+
+    person: Person | None = None
+    session: Session | None = None
+    token: Token | None = None
+
+    @property
+    def who(self) -> Who:
+        if self.person is None:
+            return Who.STRANGER
+        return Who.ADMINISTRATOR if self.person.is_admin else Who.READER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose topics and groups the person sees. For now: all."""
+
+    def sees(self, name: str) -> bool:
+        """Whether a topic or group is shown."""
+        return bool(name)
+
+    @property
+    def key(self) -> str:
+        """Equal for people who see the same."""
+        return "all"
+
+
+@dataclass(slots=True, kw_only=True)
+class Ask:
+    """One request."""
+
+    console: Console
+    route: Route
+    caller: Caller
+    method: str = "GET"
+    path: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The names in the address, such as `cluster`."""
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    address: str = "/"
+    """The path below the root, without `.json`."""
+    form: str = "html"
+    """html, json or csv."""
+    language: str = "en"
+    zone: str = "UTC"
+    theme: str = ""
+    ip: str = ""
+    agent: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    cookies: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+    scope: Scope = field(default_factory=Scope)
+    new_cookies: list[str] = field(default_factory=list[str])
+    """`Set-Cookie` headers of the response."""
+
+    @property
+    def now_ms(self) -> int:
+        return self.console.now_ms()
+
+    @property
+    def database(self) -> ConsoleDatabase:
+        return self.console.database
+
+    @property
+    def person(self) -> Person:
+        """The person who asks; the gate lets no stranger pass where this is used."""
+        if self.caller.person is None:
+            raise LoginNeeded
+        return self.caller.person
+
+    @property
+    def cluster(self) -> WatchedCluster:
+        """The cluster in the address. Raises NotFound."""
+        name = self.path.get("cluster", "")
+        cluster = self.console.clusters.get(name)
+        if cluster is None:
+            raise NotFound(Text("There is no cluster {name}.", name=name))
+        return cluster
+
+    def url(self, path: str, *names: object, **query: object) -> str:
+        """An address: url("/c/{}/topics/{}", cluster, topic, page=2). Names are percent-encoded."""
+        filled = path.format(*(quote(str(name), safe="") for name in names))
+        chosen = {name: str(each) for name, each in query.items() if each not in (None, "")}
+        rest = f"?{urlencode(chosen)}" if chosen else ""
+        return f"{self.console.settings.root_path}{filled}{rest}"
+
+    def same(self, **query: object) -> str:
+        """The address of this page with other values in its query; None takes one away."""
+        merged: dict[str, object] = {**self.query, **query}
+        return self.url(self.here, **merged)
+
+    @property
+    def here(self) -> str:
+        """The address of this page, percent-encoded."""
+        return quote(self.address)
