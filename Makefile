@@ -103,7 +103,7 @@ TESTS_tools   := tests/integration/cli tests/integration/client tests/adversity
 TESTS_servers := tests/integration --ignore=tests/integration/cli --ignore=tests/integration/client
 TESTS_crash   := tests/crash tests/failover
 TESTS_laws    := tests/property
-TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy
+TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy tests/console
 GROUPS        := clients kinds spark servers tools crash both laws core
 NICE          := 5
 test-spark test-spark-beside test-both test-both-beside: NICE := 0

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from sqlalchemy import Connection
@@ -83,8 +84,8 @@ class ConsoleServer:
         try:
             config.load()
         except OSError as e:
-            for each in sockets:
-                each.close()
+            for bound in sockets:
+                bound.close()
             raise ConfigError(f"--tls-cert {settings.tls_cert} cannot be used: {e}") from e
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets))
@@ -168,9 +169,10 @@ def open_admin(cluster: ClusterSettings) -> Admin:
 
 def outer(application: ASGIApp, settings: ConsoleSettings) -> ASGIApp:
     """The application behind trusted proxies; addresses of IPv4 peers are written as such."""
-    inner = application
+    # uvicorn has types of its own for the same protocol.
+    inner: Any = application
     if settings.trusted_proxies:
-        inner = ProxyHeadersMiddleware(application, list(settings.trusted_proxies))  # pyright: ignore[reportArgumentType]  # type: ignore[arg-type]
+        inner = ProxyHeadersMiddleware(inner, list(settings.trusted_proxies))
 
     async def with_plain_address(scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")

@@ -9,6 +9,8 @@ def serve(program: str, arguments: Sequence[str]) -> int:
         from tianzhou.cli.serve import namesrv as command
     elif program == "broker":
         from tianzhou.cli.serve import broker as command  # type: ignore[no-redef]
+    elif program == "console" and arguments[:1] in (["user"], ["token"]):
+        from tianzhou.cli.serve import console_accounts as command  # type: ignore[no-redef]
     elif program == "console":
         from tianzhou.cli.serve import console as command  # type: ignore[no-redef]
     else:

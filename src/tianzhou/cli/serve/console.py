@@ -1,4 +1,4 @@
-"""`tianzhou console`: the web console; and its accounts, for when no one can log in."""
+"""`tianzhou console`: the web console. Its accounts: `console_accounts.py`."""
 
 import argparse
 import logging
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 COMMAND = "tianzhou console"
 PASSWORD = "TIANZHOU_CONSOLE_PASSWORD"  # noqa: S105 - the name of a variable
 OIDC_SECRET = "TIANZHOU_CONSOLE_OIDC_SECRET"  # noqa: S105 - the name of a variable
-ACCOUNT_COMMANDS = ("user", "token")
 MISSING = "the console is not installed: pip install 'tianzhou[console]'"
 _DEFAULT_NAME = "default"
 
@@ -44,10 +43,6 @@ accounts:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    if arguments and arguments[0] in ACCOUNT_COMMANDS:
-        from tianzhou.cli.serve import console_accounts
-
-        return console_accounts.main(arguments)
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

@@ -40,7 +40,7 @@ class Passwords:
 
     async def hashed(self, password: str) -> str:
         """The hash of a new password. Raises Busy."""
-        return await self._one(lambda: _HASHER.hash(password))
+        return await self._one(lambda: hash_of(password))
 
     async def matches(self, stored: str, password: str) -> bool:
         """Whether a password has this hash; as slow for an empty one. Raises Busy."""
@@ -55,6 +55,11 @@ class Passwords:
                 return await asyncio.to_thread(work)
         finally:
             self._waiting -= 1
+
+
+def hash_of(password: str) -> str:
+    """The hash of a new password, in this thread."""
+    return _HASHER.hash(password)
 
 
 def _matches(stored: str, password: str) -> bool:

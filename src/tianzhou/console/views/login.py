@@ -2,6 +2,7 @@
 
 import secrets
 from http import HTTPStatus
+from typing import Any
 
 from sqlalchemy import Connection
 from starlette.responses import RedirectResponse, Response
@@ -21,9 +22,7 @@ _FIELD_MAX = 512
 def shown(ask: Ask, template: str, *, status: int = 200, **more: object) -> Response:
     """A page without navigation."""
     inner = render.content(ask, template, None, **more)
-    text = render.environment().get_template("outside.html").render(
-        **render.names(ask), inner=render.Markup(inner), languages=LANGUAGES, title=ask.route.title
-    )  # fmt: skip
+    text = render.outside_page(ask, inner, ask.route.title)
     return Response(text, status_code=status, media_type="text/html")
 
 
@@ -45,7 +44,7 @@ async def log_in(ask: Ask) -> Response:
     back = own_path(_text(fields, "next") or ask.query.get("next", "/"))
     login = _text(fields, "login").strip()
     oidc = ask.console.settings.oidc
-    more = {"back": back, "login": login, "oidc": oidc}
+    more: dict[str, Any] = {"back": back, "login": login, "oidc": oidc}
     if ask.method != "POST":
         if ask.caller.person is not None:
             return see_other(ask, back)

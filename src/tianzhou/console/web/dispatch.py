@@ -219,9 +219,7 @@ class Application:
         if is_part:
             if _is_known(ask, mark):
                 return _not_modified(mark)
-            text = render.environment().get_template("page.html").render(
-                inner=render.Markup(inner), mark=_etag(mark), ask=ask, same=ask.same
-            )  # fmt: skip
+            text = render.part_of_page(ask, inner, _etag(mark))
             return _html(text, headers={"ETag": _etag(mark), "Vary": "HX-Request"})
         return self._whole(ask, inner, route.title, mark=_etag(mark))
 

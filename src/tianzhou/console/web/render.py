@@ -40,7 +40,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_translated,
     )
-    made.filters.update(
+    filters: dict[str, Any] = made.filters  # pyright: ignore[reportAssignmentType]
+    filters.update(
         figure=figures.figure, size=figures.size, percent=figures.percent,
         duration=figures.duration, moment=_moment, iso=_iso, json_attribute=_json_attribute,
         spark=spark,
@@ -72,6 +73,19 @@ def whole_page(ask: Ask, routes: Iterable[Route], inner: str, title: Text, **mor
     return environment().get_template("base.html").render(**given)
 
 
+def part_of_page(ask: Ask, inner: str, mark: str) -> str:
+    """`main#page` with the inner part, for htmx; `mark` is its ETag."""
+    template = environment().get_template("page.html")
+    return template.render(**names(ask), inner=Markup(inner), mark=mark)  # noqa: S704 - see above
+
+
+def outside_page(ask: Ask, inner: str, title: Text) -> str:
+    """The frame without navigation, for strangers."""
+    given = names(ask) | {"title": title, "languages": LANGUAGES}
+    template = environment().get_template("outside.html")
+    return template.render(**given, inner=Markup(inner))  # noqa: S704 - see above
+
+
 def names(ask: Ask) -> dict[str, Any]:
     """What every template gets."""
     words = words_of(ask.language)
@@ -79,13 +93,16 @@ def names(ask: Ask) -> dict[str, Any]:
     def translate(key: str, /, **values: object) -> str:
         return Text(key, **values).translated(words)
 
+    def file_address(name: str) -> str:
+        return f"{ask.console.settings.root_path}{static.address(name)}"
+
     return {
         "ask": ask,
         "_": translate,
         "words": words,
         "url": ask.url,
         "same": ask.same,
-        "static": lambda name: f"{ask.console.settings.root_path}{static.address(name)}",
+        "static": file_address,
     }
 
 

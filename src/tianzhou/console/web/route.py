@@ -4,15 +4,12 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from starlette.responses import Response
 
 from tianzhou.console.text import Text
-
-if TYPE_CHECKING:
-    from tianzhou.console.web.ask import Ask
 
 
 class Who(IntEnum):
@@ -77,7 +74,7 @@ class Prepared:
     execute: Callable[[], Awaitable[Done]]
 
 
-Prepare = Callable[["Ask", Any], Awaitable[Prepared]]
+Prepare = Callable[[Any, Any], Awaitable[Prepared]]
 """Checks what is given and says what it would do. Raises Refusal; changes nothing."""
 
 
@@ -103,7 +100,7 @@ def change(
     asks_password: bool = False, has_plan: bool = True,
 ) -> Change:  # fmt: skip
     """A change whose fields are the second parameter of `prepare`."""
-    hints = get_type_hints(prepare, localns=_names())
+    hints = get_type_hints(prepare)
     hints.pop("return", None)
     *_, given = hints.values()
     return Change(
@@ -114,9 +111,9 @@ def change(
 
 # -- routes ----------------------------------------------------------------------------------------
 
-View = Callable[["Ask"], Awaitable[msgspec.Struct]]
-Answer = Callable[["Ask"], Awaitable[Response]]
-Version = Callable[["Ask"], object]
+View = Callable[[Any], Awaitable[msgspec.Struct]]
+Answer = Callable[[Any], Awaitable[Response]]
+Version = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +158,7 @@ def page(
     """
     name = getattr(view, "__name__", "")
     return Route(
-        path=path, view=view, returns=get_type_hints(view, localns=_names())["return"],
+        path=path, view=view, returns=get_type_hints(view)["return"],
         template=f"{name}.html", title=Text(title), who=who, scope=scope,
         changes={each.verb: each for each in changes}, is_live=is_live, version=version, rows=rows,
         pattern=_pattern(path),
@@ -190,9 +187,3 @@ def _pattern(path: str) -> re.Pattern[str]:
         else:
             text += f"(?P<{part[1:-1]}>[^/]+)"
     return re.compile(text)
-
-
-def _names() -> dict[str, Any]:
-    from tianzhou.console.web.ask import Ask
-
-    return {"Ask": Ask}
