@@ -3,7 +3,7 @@
     people        rows of people                  sessions      logged-in browsers
     passwords     argon2id, rules                 tokens        API tokens with scopes
     setup_codes   the link of the first start     failures      rate limit of logins
-    audit         what was changed by whom        oidc          login by an OpenID provider
+    audit         every change                  oidc          login by an OpenID provider
 
 Functions take the connection of a transaction and the time; nothing here knows HTTP except `oidc`.
 """

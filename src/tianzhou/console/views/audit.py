@@ -1,4 +1,4 @@
-"""The audit log: every change, by whom, from where, with before and after."""
+"""The audit log: every change, with its person and address, with before and after."""
 
 import msgspec
 

@@ -11,8 +11,8 @@ from tianzhou.console.accounts import passwords, people, sessions, setup_codes
 from tianzhou.console.text import Text
 from tianzhou.console.web import body, gate, render
 from tianzhou.console.web.ask import Ask, Caller
-from tianzhou.console.web.dispatch import own_path, record, see_other, set_cookie
 from tianzhou.console.web.refusals import NotFound, Refusal
+from tianzhou.console.web.responses import own_path, record, see_other, set_cookie
 from tianzhou.console.web.words import LANGUAGES
 
 _YEAR_S = 365 * 24 * 3600

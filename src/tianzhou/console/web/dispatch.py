@@ -8,27 +8,20 @@ A request of htmx for `main#page` gets the inner part only. Inner parts and JSON
 open page that asks again gets 304 while nothing has changed.
 """
 
-import base64
-import csv
-import hashlib
-import io
-import json
 import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import cast
 
 import msgspec
-from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from tianzhou.console.accounts import audit
 from tianzhou.console.text import Text
-from tianzhou.console.web import body, figures, gate, render, static
+from tianzhou.console.web import body, figures, gate, render, responses, static
 from tianzhou.console.web.ask import Ask, Caller, Console
 from tianzhou.console.web.refusals import (
     Conflict,
@@ -57,10 +50,7 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _FORMS = {".json": "json", ".csv": "csv"}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _RENDERED_MAX = 256
-NOTICE = "tianzhou_notice"
-_NOTICE_MAX = 2000
 
 
 class Application:
@@ -195,18 +185,18 @@ class Application:
         route = ask.route
         if ask.form == "csv":
             return await self._csv(ask)
-        is_part = is_fragment(ask)
+        is_part = responses.is_fragment(ask)
         version = route.version(ask) if route.version is not None else None
         mark = self._mark(ask, version) if version is not None else ""
-        if mark and (is_part or ask.form == "json") and _is_known(ask, mark):
-            return _not_modified(mark)
+        if mark and (is_part or ask.form == "json") and responses.is_known(ask, mark):
+            return responses.not_modified(mark)
         if ask.form == "json":
-            encoded = encode(await self._view(ask))
-            mark = mark or _digest(encoded)
-            if _is_known(ask, mark):
-                return _not_modified(mark)
+            encoded = responses.encode(await self._view(ask))
+            mark = mark or responses.digest(encoded)
+            if responses.is_known(ask, mark):
+                return responses.not_modified(mark)
             return Response(
-                encoded, media_type="application/json", headers={"ETag": _etag(mark)}
+                encoded, media_type="application/json", headers={"ETag": responses.etag(mark)}
             )  # fmt: skip
         inner = self._rendered.get(mark) if mark else None
         if inner is None:
@@ -215,13 +205,15 @@ class Application:
                 self._rendered[mark] = inner
                 if len(self._rendered) > _RENDERED_MAX:
                     self._rendered.popitem(last=False)
-        mark = mark or _digest(inner.encode())
+        mark = mark or responses.digest(inner.encode())
         if is_part:
-            if _is_known(ask, mark):
-                return _not_modified(mark)
-            text = render.part_of_page(ask, inner, _etag(mark))
-            return _html(text, headers={"ETag": _etag(mark), "Vary": "HX-Request"})
-        return self._whole(ask, inner, route.title, mark=_etag(mark))
+            if responses.is_known(ask, mark):
+                return responses.not_modified(mark)
+            text = render.part_of_page(ask, inner, responses.etag(mark))
+            return responses.html(
+                text, headers={"ETag": responses.etag(mark), "Vary": "HX-Request"}
+            )
+        return self._whole(ask, inner, route.title, mark=responses.etag(mark))
 
     async def _view(self, ask: Ask) -> msgspec.Struct:
         view = ask.route.view
@@ -236,25 +228,25 @@ class Application:
             ask.language, ask.zone, ask.caller.who, ask.scope.key, static.build(),
             self.console.started_ms, str(version),
         )  # fmt: skip
-        return _digest(repr(key).encode())
+        return responses.digest(repr(key).encode())
 
     async def _csv(self, ask: Ask) -> Response:
         if not ask.route.rows:
             raise NotFound
         listing = getattr(await self._view(ask), ask.route.rows)
         name = ask.address.strip("/").replace("/", "-") or "clusters"
-        return csv_response(listing.rows, f"{name}.csv")
+        return responses.csv_response(listing.rows, f"{name}.csv")
 
     def _whole(
         self, ask: Ask, inner: str, title: Text, status: int = 200, **more: object
     ) -> Response:
-        notice = _notice_of(ask)
+        notice = responses.notice_of(ask)
         if notice is not None:
-            ask.new_cookies.append(set_cookie(ask, NOTICE, "", max_age_s=0))
+            ask.new_cookies.append(responses.set_cookie(ask, responses.NOTICE, "", max_age_s=0))
         text = render.whole_page(
             ask, self.routes, inner, title, notice=notice, **{"mark": "", **more}
         )
-        return _html(text, status=status)
+        return responses.html(text, status=status)
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -273,7 +265,7 @@ class Application:
             raise Invalid(Text("There is no change {verb} here.", verb=verb[:80] or "?"), "_do")
         gate.check_change(ask, change)
         prepared = await change.prepare(ask, body.given(fields, change.given, is_form=is_form))
-        plan, digest = prepared.plan, _digest(encode(prepared.plan))
+        plan, digest = prepared.plan, responses.digest(responses.encode(prepared.plan))
         problem = self._why_not_yet(ask, change, plan, digest, fields, is_form=is_form)
         if problem is None and change.asks_password:
             try:
@@ -284,7 +276,7 @@ class Application:
             return await self._execute(ask, change, prepared)
         if ask.form == "json":
             if problem is _SHOW or ask.query.get("dry") == "1":
-                return Response(encode(plan), media_type="application/json")
+                return Response(responses.encode(plan), media_type="application/json")
             raise Conflict(problem)
         inner = render.content(
             ask, "plan.html", plan, change=change, fields=_again(fields), digest=digest,
@@ -320,9 +312,11 @@ class Application:
             done = await prepared.execute()
         except (Refusal, TianzhouError) as e:
             result = "refused" if isinstance(e, Refusal) else "failed"
-            await record(ask, verb, str(prepared.plan.title), result=result, reason=str(e))
+            await responses.record(
+                ask, verb, str(prepared.plan.title), result=result, reason=str(e)
+            )
             raise
-        await record(
+        await responses.record(
             ask, verb, done.subject, before=done.before, after=done.after, cluster=done.cluster,
             result="ok", reason="",
         )  # fmt: skip
@@ -335,12 +329,16 @@ class Application:
                 "subject": done.subject, "notice": str(done.notice), "location": where,
                 "result": done.result,
             }  # fmt: skip
-            return Response(encode(shown), media_type="application/json")
+            return Response(responses.encode(shown), media_type="application/json")
         if done.template:
             inner = render.content(ask, done.template, done.result)
             return self._whole(ask, inner, done.notice)
-        ask.new_cookies.append(set_cookie(ask, NOTICE, _notice_cookie(done.notice), max_age_s=60))
-        return see_other(ask, where)
+        ask.new_cookies.append(
+            responses.set_cookie(
+                ask, responses.NOTICE, responses.notice_cookie(done.notice), max_age_s=60
+            )
+        )
+        return responses.see_other(ask, where)
 
     # -- refusals --------------------------------------------------------------------------------
 
@@ -363,12 +361,12 @@ class Application:
             if isinstance(refusal, Invalid) and refusal.field:
                 shown["field"] = refusal.field
             return Response(
-                encode(shown), status_code=refusal.status, headers=retry,
+                responses.encode(shown), status_code=refusal.status, headers=retry,
                 media_type="application/json",
             )  # fmt: skip
         inner = render.content(ask, "error.html", None, refusal=refusal)
-        if is_fragment(ask):
-            response = _html(inner, status=refusal.status)
+        if responses.is_fragment(ask):
+            response = responses.html(inner, status=refusal.status)
         else:
             title = Text("{n}", n=int(refusal.status))
             response = self._whole(ask, inner, title, status=refusal.status)
@@ -376,7 +374,7 @@ class Application:
         return response
 
 
-# -- helpers of responses --------------------------------------------------------------------------
+# -- what a request is -----------------------------------------------------------------------------
 
 _SHOW = Text("")
 """The plan was asked for: nothing is wrong."""
@@ -389,79 +387,6 @@ async def _no_answer(_: Ask) -> Response:
 _NO_ROUTE = Route(path="", answer=_no_answer, title=Text("Not found"), who=Who.STRANGER)
 
 
-def encode(value: object) -> bytes:
-    """JSON of a struct; texts in English."""
-    return msgspec.json.encode(value, enc_hook=str)
-
-
-def is_fragment(ask: Ask) -> bool:
-    """Whether htmx asks for the inner part only."""
-    return ask.headers.get("hx-target", "") == "main#page" and "hx-request" in ask.headers
-
-
-async def record(ask: Ask, verb: str, subject: str, **values: Any) -> int:  # noqa: ANN401 - columns of the audit log
-    """Write a row of the audit log about this request."""
-    token = ask.caller.token
-    person = ask.caller.person
-    row = {
-        "person": person.login if person is not None else "",
-        "token": token.name if token is not None else "",
-        "ip": ask.ip, "agent": ask.agent, "verb": verb, "subject": subject, **values,
-    }  # fmt: skip
-    row["cluster"] = row.get("cluster") or ask.path.get("cluster", "")
-    now_ms = ask.now_ms
-
-    def write(connection: Connection) -> int:
-        return audit.record(connection, now_ms, **row)
-
-    return await ask.database.write(write)
-
-
-def see_other(ask: Ask, where: str) -> Response:
-    """Go on at an address below the root."""
-    root = ask.console.settings.root_path
-    return RedirectResponse(f"{root}{where}", status_code=HTTPStatus.SEE_OTHER)
-
-
-def own_path(text: str) -> str:
-    """The address to go on at that a query names, if it is one of ours; else the first page."""
-    is_own = text.startswith("/") and not text.startswith(("//", "/\\"))
-    is_plain = text.isprintable() and "\\" not in text and len(text) <= _NOTICE_MAX
-    return text if is_own and is_plain else "/"
-
-
-def set_cookie(ask: Ask, name: str, value: str, *, max_age_s: int | None) -> str:
-    """A `Set-Cookie` header."""
-    settings = ask.console.settings
-    age = "" if max_age_s is None else f"; Max-Age={max_age_s}"
-    secure = "; Secure" if settings.is_https else ""
-    return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}{age}"
-
-
-def csv_response(rows: Sequence[msgspec.Struct], name: str) -> Response:
-    """Rows as CSV. Cells that a spreadsheet would take for a formula get a quote in front."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    for number, row in enumerate(rows):
-        plain = cast("dict[str, object]", msgspec.to_builtins(row, enc_hook=str))
-        if number == 0:
-            writer.writerow(list(plain))
-        writer.writerow([_cell(each) for each in plain.values()])
-    disposition = f'attachment; filename="{name}"'
-    return Response(
-        out.getvalue(), media_type="text/csv", headers={"Content-Disposition": disposition}
-    )
-
-
-def _cell(value: object) -> str | int | float:
-    if value is None:
-        return ""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
 def _again(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     """The fields of a form, to be sent again with the plan."""
     pairs: list[tuple[str, str]] = []
@@ -472,50 +397,9 @@ def _again(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _html(text: str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(text, status_code=status, media_type="text/html", headers=headers)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:20]
-
-
-def _etag(mark: str) -> str:
-    return f'W/"{mark}"'
-
-
-def _is_known(ask: Ask, mark: str) -> bool:
-    return mark in ask.headers.get("if-none-match", "")
-
-
-def _not_modified(mark: str) -> Response:
-    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": _etag(mark)})
-
-
 def _theme(text: str) -> str:
     return text if text in ("dark", "light") else ""
 
 
 def _machine_zone() -> str:
     return "UTC"
-
-
-def _notice_cookie(notice: Text) -> str:
-    values = {name: str(each) for name, each in notice.values.items()}
-    encoded = base64.urlsafe_b64encode(msgspec.json.encode([notice.key, values])).decode()
-    return encoded if len(encoded) <= _NOTICE_MAX else ""
-
-
-def _notice_of(ask: Ask) -> Text | None:
-    cookie = ask.cookies.get(NOTICE, "")
-    if not cookie or len(cookie) > _NOTICE_MAX:
-        return None
-    try:
-        key, values = msgspec.json.decode(
-            base64.urlsafe_b64decode(cookie), type=tuple[str, dict[str, str]]
-        )
-        text = Text(key, **values)
-        str(text)
-    except (ValueError, KeyError, IndexError, AttributeError, msgspec.DecodeError):
-        return None
-    return text

@@ -2,7 +2,7 @@
 
 host        a name that is ours (DNS rebinding)
 caller      the person of a session cookie or of an API token; else a stranger
-page        whether the caller may see it; what a reader may not see does not exist for him
+page        whether the caller may see it; what a reader may not see does not exist
 change      same origin, the role, the scope of the token, the password entered again
 """
 
@@ -133,7 +133,7 @@ async def _by_token(console: Console, given: str, now_ms: int) -> Caller:
     return Caller(person=person, token=token)
 
 
-# -- what he may -----------------------------------------------------------------------------------
+# -- what the caller may do ------------------------------------------------------------------------
 
 
 def check_page(caller: Caller, route: Route | None) -> Route:
