@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.changes.topics import is_reserved_topic
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.topic_group_configs import C, SettingsRequests
 from tianzhou.errors import TianzhouError
-from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ async def copy_topics(
     own = {source.name, source.cluster}
     return await _plan(
         admin.topics, source, target,
-        lambda name: wanted(name) and not _is_reserved(name) and name not in own,
+        lambda name: wanted(name) and not is_reserved_topic(name) and name not in own,
     )  # fmt: skip
 
 
@@ -64,12 +64,4 @@ async def _plan(
     missing = tuple(name for name in names if name not in there)
     return CopyPlan(
         missing, len(names) - len(missing), lambda name: requests.put(target, configs[name])
-    )
-
-
-def _is_reserved(topic: str) -> bool:
-    return (
-        is_system_topic(topic)
-        or topic.startswith(INTERNAL_TOPIC_PREFIXES)
-        or topic.endswith(REPLY_TOPIC_SUFFIX)
     )

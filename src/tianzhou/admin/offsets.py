@@ -136,6 +136,20 @@ class Offsets:
                 if committed is not None:
                     await self.commit(broker, to_group, topic, queue_id, committed)
 
+    async def plan_clone(
+        self, broker: BrokerRef, from_group: str, to_group: str, topic: str
+    ) -> list[Move]:
+        """The changes that `clone` would make on a broker: only queues where the source has one."""
+        config = await self._topics.config(broker, topic)
+        moves: list[Move] = []
+        for queue_id in range(config.read_queue_count if config else 1):
+            after = await self.committed(broker, from_group, topic, queue_id)
+            if after is not None:
+                before = await self.committed(broker, to_group, topic, queue_id)
+                queue = MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
+                moves.append(Move(queue, before, after))
+        return moves
+
     # -- moving ------------------------------------------------------------------------------------
 
     async def plan(self, broker: BrokerRef, group: str, topic: str, goal: Goal) -> list[Move]:

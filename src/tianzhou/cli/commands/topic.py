@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tianzhou.admin.changes.topics import store_order
 from tianzhou.admin.copy_settings import copy_topics
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import topic_rates
@@ -375,8 +376,8 @@ async def _await_routes(
 async def _store_order(session: Session, config: TopicConfig, brokers: list[BrokerRef]) -> None:
     """Store the queues of an ordered topic in the nameserver, so that consumers agree on them."""
     if config.order and config.topic_name:
-        text = ";".join(f"{at.name}:{config.write_queue_count}" for at in brokers)
-        await session.admin.namesrv.put(ORDER_TOPIC_NAMESPACE, config.topic_name, text)
+        counts = {at.name: config.write_queue_count for at in brokers}
+        text = await store_order(session.admin, config.topic_name, counts)
         session.print(f"  order configuration in the nameserver: {text}")
 
 
