@@ -1,14 +1,15 @@
 """The route table, and the application made of it. How to add a page: `views/__init__.py`."""
 
+from tianzhou.console.changes import me as change_me
 from tianzhou.console.changes import people as change_people
-from tianzhou.console.views import audit, clusters, login, people
+from tianzhou.console.views import audit, clusters, health, login, me, people
 from tianzhou.console.web.ask import Console
 from tianzhou.console.web.dispatch import Application
 from tianzhou.console.web.route import Route, Who, answer, change, page
 from tianzhou.console.web.static import static_file
 
 BOTH = ("GET", "HEAD", "POST")
-ALL, ADMIN = Who.STRANGER, Who.ADMINISTRATOR
+ALL, ANY, ADMIN = Who.STRANGER, Who.READER, Who.ADMINISTRATOR
 
 ROUTES: tuple[Route, ...] = (
     # -- for strangers -----------------------------------------------------------------------------
@@ -17,6 +18,10 @@ ROUTES: tuple[Route, ...] = (
     answer("/setup/{code}", login.set_up, "Set up", who=ALL, methods=BOTH),
     answer("/display", login.display, "Language and theme", who=ALL, methods=("POST",)),
     answer("/logout", login.log_out, "Log out", who=ALL, methods=("POST",)),
+    answer("/healthz", health.healthz, "Health", who=ALL),
+    # -- for programs ------------------------------------------------------------------------------
+    answer("/metrics", health.metrics, "Metrics"),
+    answer("/openapi", health.openapi, "OpenAPI"),
     # -- the console -------------------------------------------------------------------------------
     page("/", clusters.clusters, "Clusters"),
     page(
@@ -32,6 +37,16 @@ ROUTES: tuple[Route, ...] = (
         change("set-password", change_people.set_password, scope="", asks_password=True),
         who=ADMIN, scope="platform",
     ),
+    page(
+        "/me", me.me, "Your account",
+        change("profile", change_me.profile, who=ANY, scope="", has_plan=False),
+        change("password", change_me.password, who=ANY, scope="", asks_password=True),
+        change("make-token", change_me.make_token, who=ANY, scope="", asks_password=True),
+        change("revoke-token", change_me.revoke_token, who=ANY, scope=""),
+        change("end-session", change_me.end_session, who=ANY, scope="", has_plan=False),
+        change("end-other-sessions", change_me.end_other_sessions, who=ANY, scope="",
+               has_plan=False),
+    ),
     page("/audit", audit.audit, "Audit", who=ADMIN, scope="platform", rows="entries"),
 )  # fmt: skip
 """One line a route; the first that matches is used."""
@@ -39,4 +54,5 @@ ROUTES: tuple[Route, ...] = (
 
 def build(console: Console) -> Application:
     """The ASGI application of a console."""
-    return Application(console, ROUTES)
+    console.routes = ROUTES
+    return Application(console)

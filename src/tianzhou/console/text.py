@@ -2,7 +2,7 @@
 
     Text("{broker} did not answer", broker="broker-a")
 
-The English text is the key of the translation (`words/zh.json`), and what JSON shows. With a value
+The English text is the key of the translation (`words/zh/`), and what JSON shows. With a value
 `n` a text may have two forms: Text("{n} group|{n} groups", n=count).
 """
 

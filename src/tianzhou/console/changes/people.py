@@ -50,11 +50,11 @@ def role_of(person: Person) -> str:
 async def add(ask: Ask, given: AddPerson) -> Prepared:
     """Add a person, who logs in with a password."""
     login = given.login.strip()
-    _check(login_problem(login), "login")
-    _check(name_problem(given.name), "name")
-    _check(mail_problem(given.mail), "mail")
+    check(login_problem(login), "login")
+    check(name_problem(given.name), "name")
+    check(mail_problem(given.mail), "mail")
     _check_role(given.role)
-    _check(passwords.problem_of(given.password, login), "password")
+    check(passwords.problem_of(given.password, login), "password")
     if await ask.database.read(lambda each: people.by_login(each, login)) is not None:
         raise Invalid(Text("There is a person {login} already.", login=login), "login")
     rows = [
@@ -91,8 +91,8 @@ async def add(ask: Ask, given: AddPerson) -> Prepared:
 async def change(ask: Ask, given: ChangePerson) -> Prepared:
     """Change name, mail and role."""
     person = await person_of(ask)
-    _check(name_problem(given.name), "name")
-    _check(mail_problem(given.mail), "mail")
+    check(name_problem(given.name), "name")
+    check(mail_problem(given.mail), "mail")
     _check_role(given.role)
     rows = [
         PlanRow(subject=person.login, what=what, before=before, after=after)
@@ -149,7 +149,7 @@ async def enable(ask: Ask, given: Nothing) -> Prepared:
 async def set_password(ask: Ask, given: SetPassword) -> Prepared:
     """Give a person a new password, which ends their sessions."""
     person = await person_of(ask)
-    _check(passwords.problem_of(given.password, person.login), "password")
+    check(passwords.problem_of(given.password, person.login), "password")
     plan = Plan(
         title=Text("Set a new password for {login}", login=person.login),
         rows=(PlanRow(subject=person.login, what=Text("Password"), before="***", after="***"),),
@@ -207,6 +207,7 @@ def _check_role(role: str) -> None:
         raise Invalid(Text("A role is one of: {roles}.", roles=", ".join(ROLES)), "role")
 
 
-def _check(problem: Text | None, field: str) -> None:
+def check(problem: Text | None, field: str) -> None:
+    """Raises Invalid if there is a problem."""
     if problem is not None:
         raise Invalid(problem, field)

@@ -43,8 +43,8 @@ How to add a page:
    script: the Content-Security-Policy forbids them.
 
 4. Words: every English text in a template is `{{ _("Topics") }}`, in Python `Text("Topics")`; with
-   values `_("{n} topic|{n} topics", n=count)`. Its Chinese goes to `words/zh.json`;
-   `tests/console/test_words.py` lists missing and left-over ones.
+   values `_("{n} topic|{n} topics", n=count)`. Its Chinese goes to a file of yours in `words/zh/`
+   (all are merged); `tests/console/test_words.py` lists missing and left-over ones.
 
 5. Changes: `changes/NOUN.py`. A function checks what is given and says what it would do; nothing is
    changed before `execute`:

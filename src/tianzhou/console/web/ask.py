@@ -1,6 +1,6 @@
 """What views and changes are given: the request, the person, the console with its clusters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -13,6 +13,7 @@ from tianzhou.console.accounts.tokens import Token
 from tianzhou.console.settings import ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.console.text import Text
+from tianzhou.console.web.metrics import Metrics
 from tianzhou.console.web.refusals import LoginNeeded, NotFound
 from tianzhou.console.web.route import Route, Who
 
@@ -40,6 +41,8 @@ class Console:
     database: ConsoleDatabase
     passwords: Passwords = field(default_factory=Passwords)
     clusters: dict[str, WatchedCluster] = field(default_factory=dict[str, WatchedCluster])
+    routes: Sequence[Route] = ()
+    metrics: Metrics = field(default_factory=Metrics)
     now_ms: Callable[[], int] = wall_ms
     started_ms: int = field(default_factory=wall_ms)
 

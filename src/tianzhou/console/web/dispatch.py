@@ -10,8 +10,9 @@ open page that asks again gets 304 while nothing has changed.
 
 import logging
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import cast
 
@@ -56,9 +57,8 @@ _RENDERED_MAX = 256
 class Application:
     """The console as an ASGI application."""
 
-    def __init__(self, console: Console, routes: Sequence[Route]) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.routes = tuple(routes)
         self._rendered: OrderedDict[str, str] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,19 +66,23 @@ class Application:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
+        began_s = time.monotonic()
         request = Request(scope, receive)
-        response = await self._respond(request)
+        ask = self._ask(request)
+        response = await self._respond(ask, request)
         for name, value in _HEADERS.items():
             response.headers[name] = value
         if self.console.settings.is_https:
             response.headers["Strict-Transport-Security"] = "max-age=31536000"
         response.headers.setdefault("Cache-Control", "no-store")
+        self.console.metrics.observe(
+            ask.route.path, ask.method, response.status_code, time.monotonic() - began_s
+        )
         await response(scope, receive, send)
 
     # -- from request to response --------------------------------------------------------------
 
-    async def _respond(self, request: Request) -> Response:
-        ask = self._ask(request)
+    async def _respond(self, ask: Ask, request: Request) -> Response:
         try:
             gate.check_host(self.console.settings, request.headers.get("host", ""))
             route, ask.path = self._route(ask)
@@ -142,7 +146,7 @@ class Application:
         )  # fmt: skip
 
     def _route(self, ask: Ask) -> tuple[Route | None, dict[str, str]]:
-        for route in self.routes:
+        for route in self.console.routes:
             names = route.matched(ask.address)
             if names is not None:
                 return route, names
@@ -244,7 +248,7 @@ class Application:
         if notice is not None:
             ask.new_cookies.append(responses.set_cookie(ask, responses.NOTICE, "", max_age_s=0))
         text = render.whole_page(
-            ask, self.routes, inner, title, notice=notice, **{"mark": "", **more}
+            ask, self.console.routes, inner, title, notice=notice, **{"mark": "", **more}
         )
         return responses.html(text, status=status)
 

@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The name to type; empty: a button is enough."""
     is_dangerous: bool = False
     """Whether something is lost."""
-    button: Text = msgspec.field(default_factory=lambda: Text("Do it"))
+    button: Text = msgspec.field(default_factory=lambda: Text("Confirm"))
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,9 @@ def words_of(language: str) -> Mapping[str, str]:
     """English text to translation; empty for English."""
     if language == "en" or language not in LANGUAGES:
         return {}
-    words: dict[str, str] = json.loads((_FOLDER / f"{language}.json").read_text("utf-8"))
+    words: dict[str, str] = {}
+    for path in sorted((_FOLDER / language).glob("*.json")):
+        words.update(json.loads(path.read_text("utf-8")))
     return words
 
 
