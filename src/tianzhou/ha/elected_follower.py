@@ -231,7 +231,8 @@ class ElectedFollower:
         except StoreError as error:
             return Problem(f"the store refuses the master's log: {error}", is_lasting=True)
         except OSError as error:
-            return Problem(f"the master's HA port cannot be reached: {error.strerror or error}")
+            cause = sockets.cause_of(error)
+            return Problem(f"the master's HA port {self._address} cannot be reached: {cause}")
         except Exception as error:
             log.exception("replication: an attempt to follow the master failed")
             return Problem(f"internal error: {error!r}", is_lasting=True)

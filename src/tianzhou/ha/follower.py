@@ -220,7 +220,8 @@ class Follower:
         except StoreError as error:
             return Problem(f"the store refuses the master's log: {error}", is_lasting=True)
         except OSError as error:
-            return Problem(f"the master's HA port cannot be reached: {error.strerror or error}")
+            cause = sockets.cause_of(error)
+            return Problem(f"the master's HA port {self._address} cannot be reached: {cause}")
         connection = MasterConnection(
             sock, link.side, self._store, self._epochs, self._times, self._tick,
             on_changes=self._on_changes,

@@ -348,7 +348,7 @@ class MasterConnection:
             self._on_tick()
 
     def _lost(self, error: OSError) -> None:
-        self.close(Problem(f"the connection to the master was lost: {error.strerror or error}"))
+        self.close(Problem(f"the connection to the master was lost: {sockets.cause_of(error)}"))
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)

@@ -7,7 +7,6 @@ caller. Requests of the peer are passed to `handle`.
 
 import asyncio
 import logging
-import os
 import socket
 
 from tianzhou.errors import ConnectError, ConnectionClosed
@@ -173,7 +172,7 @@ class Client:
         except TimeoutError as error:
             raise ConnectError(f"no connection to {address} within {connect_ms} ms") from error
         except OSError as error:  # ssl.SSLError is one
-            raise ConnectError(f"no connection to {address}: {_cause(error)}") from error
+            raise ConnectError(f"no connection to {address}: {sockets.cause_of(error)}") from error
         if not connection.closed:
             self._connections[address] = connection
         return connection
@@ -207,12 +206,3 @@ class Client:
 
 def _refuse(_: Connection, request: Command) -> Command:
     return error_responses.not_supported(request)
-
-
-def _cause(error: OSError) -> str:
-    """The system's text of an error, which asyncio replaces by its own."""
-    if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)
-    if isinstance(error, socket.gaierror) and error.strerror:
-        return error.strerror
-    return str(error) or "the peer closed it"

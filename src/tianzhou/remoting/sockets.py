@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -132,6 +134,17 @@ async def _connected_to(
         sock.close()
         raise
     return sock
+
+
+def cause_of(error: OSError) -> str:
+    """Why a connection was not made or has ended: the system's text, which asyncio replaces."""
+    if isinstance(error, (socket.gaierror, ssl.SSLError)):  # their numbers are not the system's
+        return error.strerror or str(error)
+    if error.errno:
+        return os.strerror(error.errno)
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    return str(error) or "the peer closed it"
 
 
 # -- options ---------------------------------------------------------------------------------------

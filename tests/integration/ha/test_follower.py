@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,6 +279,30 @@ async def test_the_listen_port_is_one_below_the_ha_port_if_it_is_not_known(tmp_p
             slave, f"127.0.0.1:{port}", "Connection refused",
             f"the port below haMasterAddress=127.0.0.1:{port + 1}, which must be its HA port",
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def full_port() -> Generator[int]:
+    """A port that accepts no connection and refuses none, as behind a firewall."""
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+async def test_why_the_ha_port_cannot_be_reached(tmp_path: Path) -> None:
+    async with scripted_master(filled(), is_ours=True) as master:
+        times = Times(retry_s=0.02, request_s=0.3)
+        master.ha_port = free_port()
+        async with following(master, MemoryLog(), tmp_path, times) as follower:
+            port = f"the master's HA port 127.0.0.1:{master.ha_port} cannot be reached"
+            await problem_with(follower, f"{port}: Connection refused")
+            with full_port() as master.ha_port:
+                port = f"the master's HA port 127.0.0.1:{master.ha_port} cannot be reached"
+                await problem_with(follower, f"{port}: no response in time")
 
 
 async def test_without_a_master_the_slave_says_where_one_would_come_from(tmp_path: Path) -> None:

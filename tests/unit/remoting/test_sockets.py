@@ -1,7 +1,9 @@
 """Opening sockets."""
 
 import asyncio
+import errno
 import socket
+import ssl
 import sys
 
 import pytest
@@ -52,3 +54,19 @@ async def test_a_failed_connect_closes_its_socket() -> None:
     with pytest.raises(TimeoutError):
         await sockets.connected("127.0.0.1", port, 0, Limits())
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"), "Connection refused"),
+        (OSError(errno.EHOSTUNREACH, "Connect call failed"), "No route to host"),
+        (TimeoutError(errno.ETIMEDOUT, "Connect call failed"), "Connection timed out"),
+        (TimeoutError(), "no response in time"),
+        (socket.gaierror(socket.EAI_NONAME, "Name not known"), "Name not known"),
+        (ssl.SSLError(1, "[SSL] certificate verify failed"), "[SSL] certificate verify failed"),
+        (ConnectionResetError(), "the peer closed it"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_lost_connection_is_never_empty(error: OSError, text: str) -> None:
+    assert sockets.cause_of(error) == text
