@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from tianzhou.errors import ReplicationError
 from tianzhou.ha import epochs
@@ -256,6 +257,11 @@ def make_response(
 
 
 # -- texts -----------------------------------------------------------------------------------------
+
+HELLO_TO_ITSELF: Final = (
+    "the slave has said hello to itself: the address of its master (haMasterAddress, or what the "
+    "master advertises by brokerIP1) is its own"
+)
 
 
 def sizes_differ(*, master: int, slave: int) -> str:

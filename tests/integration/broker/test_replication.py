@@ -5,7 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.brokers import SMALL, Peer, bodies_in, eventually, peer_of, running_broker
+from tests.support.brokers import (
+    LOOPBACK,
+    SMALL,
+    Peer,
+    bodies_in,
+    eventually,
+    peer_of,
+    running_broker,
+)
+from tests.support.ports import free_port
 from tests.support.replication import (
     SLAVE,
     Pair,
@@ -399,6 +408,20 @@ async def test_a_slave_needs_a_broker_id(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="brokerId"):
         async with running_broker(tmp_path, brokerRole="SLAVE"):
             pass
+
+
+async def test_a_slave_that_is_its_own_master_says_so(tmp_path: Path) -> None:
+    port = free_port(1)
+    settings = SLAVE | {"listenPort": port, "haMasterAddress": f"{LOOPBACK}:{port + 1}"}
+    async with running_broker(tmp_path, **settings) as broker:
+        replication = broker.replication
+        assert replication is not None
+
+        def names_itself() -> bool:
+            master = replication.status().master
+            return master is not None and "to itself" in (master.problem or "")
+
+        await eventually(names_itself, "the reason")
 
 
 async def test_two_slaves_with_one_id_do_not_replace_each_other_for_ever(tmp_path: Path) -> None:

@@ -352,12 +352,14 @@ class Replication:
 
     def respond_to_hello(self, request: Command, peer: str) -> HelloResponse:
         """The response of a master to one of our slaves. Raises RequestError, ProtocolError."""
+        header = hello.read_request(request)
+        if self._listener is None and header.store_id == self._broker.store_id:
+            raise RequestError(ResponseCode.NO_PERMISSION, hello.HELLO_TO_ITSELF)
         if self._listener is None:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"this broker is a slave itself, of {self._master.listen or 'an unknown master'}",
             )
-        header = hello.read_request(request)
         if self._failover is not None:
             return self._respond_elected(self._failover, self._listener, header, peer)
         state = self._log_state()
