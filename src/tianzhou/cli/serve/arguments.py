@@ -52,7 +52,8 @@ class ServerArguments(Arguments):
             for name, key in self._keys.items()
             if getattr(options, name) is not None
         ]
-        for text in options.set:
+        # Only parsers with `add_set` have that flag.
+        for text in getattr(options, "set", ()):
             key, equals, value = text.partition("=")
             if not equals or not key.strip():
                 raise ConfigError(f"--set {text}: write KEY=VALUE")
