@@ -1,143 +1,112 @@
-"""Notifiers of alarms: log, webhook, e-mail.
+"""Channels of alarms: log, webhook, chat robots, e-mail.
 
     log
     https://hooks.example.org/alarms                              JSON by POST
+    https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=K        a robot of WeCom
+    https://oapi.dingtalk.com/robot/send?access_token=T&secret=S  a robot of DingTalk
+    https://open.feishu.cn/open-apis/bot/v2/hook/H?secret=S       a robot of Feishu
     smtp://user:password@mail.example.org:587?from=a@example.org&to=b@example.org,c@example.org
 
-`smtps://` uses TLS from the start; `smtp://` uses STARTTLS if the server offers it, and sends no
-password otherwise. Certificates must be signed by a CA that the machine trusts, or by one in the
-file of the variable SSL_CERT_FILE. A notifier is a function that delivers a `Notice` or raises
-NoticeError.
+Each may end with `#zh` for Chinese notices. `smtps://` uses TLS from the start; `smtp://` uses
+STARTTLS if the server offers it, and sends no password otherwise. Certificates must be signed by a
+CA that the machine trusts, or by one in the file of the variable SSL_CERT_FILE.
 """
 
-import json
 import logging
 import smtplib
 import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
+from hashlib import sha256
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from tianzhou.errors import ConfigError, TianzhouError
+from tianzhou.errors import ConfigError
+from tianzhou.monitor import webhooks
+from tianzhou.monitor.notices import LANGUAGES, TIMEOUT_S, Notice, NoticeError
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 10.0
-
-
-class NoticeError(TianzhouError):
-    """A notice was not delivered."""
-
-    retriable = True
+Send = Callable[[Notice, str], None]
+"""Delivers a notice in a language. Raises NoticeError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """An event of an alarm."""
+class Channel:
+    """Where notices go."""
 
-    kind: str
-    """backlog or dlq."""
-    event: str
-    """open, repeat or recovered."""
-    tenant: str
-    group: str
-    topic: str
-    value: int
-    threshold: int
-    at_ms: int
-    detail: str = ""
+    key: str
+    """Identifies the channel in the database; a hash, since the address may hold a secret."""
+    language: str
+    deliver: Send
 
-    @property
-    def subject(self) -> str:
-        """A summary in one line."""
-        what = {"backlog": "backlog", "dlq": "dead letters"}.get(self.kind, self.kind)
-        state = "recovered" if self.event == "recovered" else "above"
-        again = " (again)" if self.event == "repeat" else ""
-        return (
-            f"{what} of group {self.group} on topic {self.topic}: {self.value}, "
-            f"{state} {self.threshold}{again}"
+    def send(self, notice: Notice) -> None:
+        """Deliver a notice. Raises NoticeError."""
+        self.deliver(notice, self.language)
+
+
+def channels_of(text: str) -> list[Channel]:
+    """The channels that a text names, separated by spaces. Raises ConfigError."""
+    return [_channel(each) for each in dict.fromkeys(text.split())]
+
+
+def _channel(text: str) -> Channel:
+    address, _, language = text.partition("#")
+    if language and language not in LANGUAGES:
+        raise ConfigError(
+            f"channel {_shown(address)}: there are no notices in {language!r}; known are "
+            f"{', '.join(LANGUAGES)}"
         )
+    key = sha256(address.encode()).hexdigest()[:32]
+    return Channel(key, language or LANGUAGES[0], _send_of(address))
 
 
-Notifier = Callable[[Notice], None]
-
-
-def notifiers(text: str) -> list[Notifier]:
-    """The notifiers that a text names, separated by spaces. Raises ConfigError."""
-    return [_notifier(each) for each in text.split()]
-
-
-def notify_all(notice: Notice, to: Iterable[Notifier]) -> None:
-    """Deliver a notice to all notifiers. Raises NoticeError if any fails; the others have it."""
-    failures: list[str] = []
-    for notifier in to:
-        try:
-            notifier(notice)
-        except NoticeError as e:
-            failures.append(str(e))
-    if failures:
-        raise NoticeError("; ".join(failures))
-
-
-def _notifier(text: str) -> Notifier:
+def _send_of(text: str) -> Send:
     if text == "log":
         return to_log
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as e:
-        raise ConfigError(f"notifier {_shown(text)}: {e}") from e
-    if parts.scheme in ("http", "https") and parts.hostname:
-        return webhook(text)
+        raise ConfigError(f"channel {_shown(text)}: {e}") from e
+    kind, _, scheme = parts.scheme.rpartition("+")
+    if scheme in ("http", "https") and parts.hostname:
+        made = webhooks.sender(kind, text.removeprefix(f"{kind}+"))
+        if made is not None:
+            return made
     if parts.scheme in ("smtp", "smtps") and parts.hostname:
         given = parse_qs(parts.query)
         receivers = [each for value in given.get("to", []) for each in value.split(",") if each]
         senders = given.get("from", [])
         if not receivers or len(senders) != 1:
-            raise ConfigError(f"notifier {_shown(text)}: ?from=ADDRESS&to=ADDRESS,... is needed")
+            raise ConfigError(f"channel {_shown(text)}: ?from=ADDRESS&to=ADDRESS,... is needed")
         port = port or (465 if parts.scheme == "smtps" else 25)
         return smtp(parts, port, senders[0], receivers)
-    raise ConfigError(f"notifier {_shown(text)}: log, http(s)://... or smtp(s)://... is expected")
+    raise ConfigError(f"channel {_shown(text)}: log, http(s)://... or smtp(s)://... is expected")
 
 
 def _shown(text: str) -> str:
-    """Without the password."""
-    head, found, tail = text.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{tail}" if found and "://" in head else text
+    """Without passwords and tokens."""
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return text
+    host = rest.rpartition("@")[2]
+    return f"{scheme}://...@{host.partition('?')[0]}" if "@" in rest else text.partition("?")[0]
 
 
 # -- kinds -----------------------------------------------------------------------------------------
 
 
-def to_log(notice: Notice) -> None:
+def to_log(notice: Notice, language: str) -> None:
     """Write a notice to the log of this program."""
     level = logging.INFO if notice.event == "recovered" else logging.WARNING
-    log.log(level, "alarm: %s%s", notice.subject, f"; {notice.detail}" if notice.detail else "")
+    detail = f"; {notice.detail}" if notice.detail else ""
+    log.log(level, "alarm: %s%s", notice.subject(language), detail)
 
 
-def webhook(url: str) -> Notifier:
-    """A notifier that POSTs JSON: the fields of the notice, and its summary as `text`."""
-
-    def send(notice: Notice) -> None:
-        body = json.dumps(asdict(notice) | {"text": notice.subject}, ensure_ascii=False).encode()
-        request = urllib.request.Request(  # noqa: S310 - only http and https get here
-            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310 - as above
-                pass
-        except (urllib.error.URLError, OSError, ValueError) as e:
-            raise NoticeError(f"webhook {urlsplit(url).hostname}: {e}") from e
-
-    return send
-
-
-def smtp(server_url: SplitResult, port: int, sender: str, receivers: list[str]) -> Notifier:
-    """A notifier that sends one e-mail per notice."""
+def smtp(server_url: SplitResult, port: int, sender: str, receivers: list[str]) -> Send:
+    """Sends one e-mail per notice."""
     host, tls_first = str(server_url.hostname), server_url.scheme == "smtps"
     user, password = unquote(server_url.username or ""), unquote(server_url.password or "")
 
@@ -147,13 +116,13 @@ def smtp(server_url: SplitResult, port: int, sender: str, receivers: list[str]) 
             return smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_S, context=context)
         return smtplib.SMTP(host, port, timeout=TIMEOUT_S)
 
-    def send(notice: Notice) -> None:
-        mail = EmailMessage()
-        mail["Subject"] = notice.subject
+    def send(notice: Notice, language: str) -> None:
+        mail, subject = EmailMessage(), notice.subject(language)
+        mail["Subject"] = subject
         mail["From"] = sender
         mail["To"] = ", ".join(receivers)
         at = datetime.fromtimestamp(notice.at_ms / 1000, UTC).isoformat(timespec="seconds")
-        mail.set_content(f"{notice.subject}\n\n{at}\n\n{notice.detail}\n")
+        mail.set_content(f"{subject}\n\n{at}\n\n{notice.detail}\n")
         try:
             with connect() as server:
                 is_encrypted = tls_first or _start_tls(server)

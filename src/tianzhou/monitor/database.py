@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     MetaData,
@@ -116,6 +117,16 @@ Row = Mapping[str, object]
 
 def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
     """Insert rows, replacing those with the same primary key; returns their number."""
+    return upsert_where(connection, table, rows, None)
+
+
+def upsert_where(
+    connection: Connection,
+    table: Table,
+    rows: Iterable[Row],
+    replaced: ColumnElement[bool] | None,
+) -> int:
+    """The same, but existing rows are replaced only if they meet a condition."""
     ready = list(rows)
     key = [column.name for column in table.primary_key.columns]
     for start in range(0, len(ready), _ROWS_MAX):
@@ -123,7 +134,9 @@ def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
         rest = [name for name in part[0] if name not in key]
         statement = _insert(connection, table).values(part)
         changes = {name: statement.excluded[name] for name in rest}
-        connection.execute(statement.on_conflict_do_update(index_elements=key, set_=changes))
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=key, set_=changes, where=replaced)
+        )
     return len(ready)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from tianzhou.monitor.ownership import Ownership
+
 OPENED, REPEATED, RECOVERED = "open", "repeat", "recovered"
 
 
@@ -73,16 +75,24 @@ def _evaluate_open(alarm: Alarm, rule: Rule, now_ms: int) -> tuple[Alarm, str | 
     return replace(alarm, is_notified=True, notice_count=notice_count, notified_ms=now_ms), event
 
 
-def rules_for(rules: Iterable[Rule], group: str, topic: str, fallback: Rule) -> list[Rule]:
-    """The rules that apply to a group and a topic: the most specific one of each tenant.
+def rule_for(
+    rules: Iterable[Rule], group: str, topic: str, fallback: Rule, ownership: Ownership
+) -> Rule:
+    """The rule that applies to a group and a topic: the most specific one of its tenant.
 
-    The fallback applies if no rule does.
+    Without one that of the platform (no tenant), else the fallback. A rule of a tenant applies to
+    groups of this tenant only, whatever its pattern matches.
     """
+    owner = ownership.of_group(group) or ""
     best: dict[str, Rule] = {}
     for rule in rules:
-        if fnmatchcase(group, rule.group) and fnmatchcase(topic, rule.topic):
+        if (
+            rule.tenant in (owner, "")
+            and fnmatchcase(group, rule.group)
+            and fnmatchcase(topic, rule.topic)
+        ):
             best[rule.tenant] = max(best.get(rule.tenant, rule), rule, key=_specificity)
-    return [best[tenant] for tenant in sorted(best)] or [fallback]
+    return best.get(owner) or best.get("") or fallback
 
 
 def _specificity(rule: Rule) -> tuple[int, int]:

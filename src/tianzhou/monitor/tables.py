@@ -1,4 +1,6 @@
-"""The tables of the pipelines, and three idempotent ways to write.
+"""The tables of the pipelines, which the console shares, and three idempotent ways to write.
+
+Every row names its cluster, as the console does; rows of version 1 have an empty name.
 
 upsert       replaces existing rows: a day can be computed again
 replace      also deletes the earlier rows that a condition selects
@@ -29,10 +31,11 @@ from sqlalchemy.types import TypeEngine
 from tianzhou.clock import wall_ms
 from tianzhou.monitor import database
 from tianzhou.monitor.database import Row, insert_new, rows_of, upsert
+from tianzhou.monitor.migrations import change_key, has_table
 
 __all__ = ["apply_once", "open_database", "replace", "rows_of", "token", "transaction", "upsert"]
 
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 
@@ -80,6 +83,7 @@ batches = _table(
 runs = _table(
     "pipeline_runs",
     _number(),
+    _required("cluster", NAME, default=""),
     _required("pipeline", String(64)),
     _required("state", ENUM),
     _required("started_ms"),
@@ -91,6 +95,7 @@ runs = _table(
 
 topic_stats = _table(
     "topic_stats",
+    _key("cluster"),
     _key("topic"),
     # The empty name is the topic itself: what was produced.
     _key("consumer_group"),
@@ -102,12 +107,17 @@ topic_stats = _table(
     _required("consumed", default="0"),
     _required("consumed_bytes", default="0"),
     _required("distinct_keys", default="0"),
+    # Offsets that were moved and not counted; of rows from offsets.
+    _required("resets", default="0"),
+    # "log": counted by Spark from the messages; "offsets": by the console. The former wins.
+    _required("source", String(8), default="log"),
     _required("updated_ms"),
 )
 
 alarm_rules = _table(
     "alarm_rules",
     _number(),
+    _required("cluster", NAME, default=""),
     _required("tenant", String(64), default=""),
     _required("kind", ENUM),
     # Names, or patterns with * and ?.
@@ -121,6 +131,7 @@ alarm_rules = _table(
 
 alarms = _table(
     "alarms",
+    _key("cluster"),
     _key("kind", ENUM),
     _key("tenant", String(64)),
     _key("consumer_group"),
@@ -138,6 +149,7 @@ alarms = _table(
 alarm_events = _table(
     "alarm_events",
     _number(),
+    _required("cluster", NAME, default=""),
     _required("kind", ENUM),
     _required("tenant", String(64)),
     _required("consumer_group", NAME),
@@ -147,13 +159,26 @@ alarm_events = _table(
     _required("threshold"),
     _required("at_ms"),
     _required("detail", TEXT, default=""),
-    # Null until it is delivered.
+    # Null until every channel has it, or was given up.
     _optional("told_ms"),
+    # Most attempts of a channel.
     _required("try_count", WHOLE, default="0"),
+)
+
+deliveries = _table(
+    "alarm_deliveries",
+    # The id of the event.
+    _key("event", WHOLE),
+    # The key of the channel: a name or a hash, never its address, which may hold a secret.
+    _key("channel", String(64)),
+    _required("tries", WHOLE),
+    _optional("told_ms"),
+    _required("error", TEXT, default=""),
 )
 
 trace_latency = _table(
     "trace_latency",
+    _key("cluster"),
     _key("day", DAY),
     _key("topic"),
     _key("consumer_group"),
@@ -169,6 +194,7 @@ trace_latency = _table(
 
 slow_messages = _table(
     "slow_messages",
+    _key("cluster"),
     _key("day", DAY),
     _key("topic"),
     _key("consumer_group"),
@@ -180,6 +206,7 @@ slow_messages = _table(
 
 duplicates = _table(
     "duplicates",
+    _key("cluster"),
     _key("day", DAY),
     _key("topic"),
     # "key" or "msgId".
@@ -193,6 +220,7 @@ duplicates = _table(
 
 reconciliation = _table(
     "reconciliation",
+    _key("cluster"),
     _key("name", String(128)),
     _key("token", String(TOKEN_CHARACTERS)),
     # "missing" or "extra".
@@ -204,9 +232,28 @@ reconciliation = _table(
 # -- opening and writing ---------------------------------------------------------------------------
 
 
+def _name_clusters(connection: Connection) -> None:
+    """Version 1 to 2: the cluster in every key, so that equal names of two clusters are apart."""
+    keys = {
+        "topic_stats": ("cluster", "topic", "consumer_group", "day", "hour"),
+        "alarms": ("cluster", "kind", "tenant", "consumer_group", "topic"),
+        "trace_latency": ("cluster", "day", "topic", "consumer_group", "step"),
+        "slow_messages": ("cluster", "day", "topic", "consumer_group", "place"),
+        "duplicates": ("cluster", "day", "topic", "by", "token"),
+        "reconciliation": ("cluster", "name", "token"),
+    }
+    for name, key in keys.items():
+        if has_table(connection, f"tianzhou_{name}"):
+            added = Column("cluster", NAME, nullable=False, server_default="")
+            change_key(connection, f"tianzhou_{name}", [added], key)
+
+
+STEPS = (_name_clusters,)
+
+
 def open_database(url: str) -> Engine:
-    """Connect, and create missing tables and columns. Raises ConfigError."""
-    return database.open_database(url, metadata, versions)
+    """Connect, and create or migrate the tables. Raises ConfigError."""
+    return database.open_database(url, metadata, versions, STEPS)
 
 
 @contextmanager

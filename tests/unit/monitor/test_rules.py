@@ -1,5 +1,6 @@
 """Alarms open once, repeat within limits, recover; the most specific rule applies."""
 
+from tianzhou.monitor.ownership import Ownership
 from tianzhou.monitor.rules import (
     OPENED,
     RECOVERED,
@@ -7,7 +8,7 @@ from tianzhou.monitor.rules import (
     Alarm,
     Rule,
     evaluate,
-    rules_for,
+    rule_for,
 )
 
 RULE = Rule(threshold=100, window_s=600, repeat_max=2)
@@ -64,14 +65,33 @@ def test_the_state_has_the_values_that_a_page_shows() -> None:
     assert (alarm.is_open, alarm.value, alarm.recovered_ms) == (False, 7, 9)
 
 
-def test_the_most_specific_rule_of_each_tenant_applies() -> None:
-    general = Rule(1, tenant="A", group="A_*")
-    exact = Rule(2, tenant="A", group="A_pay", topic="*")
-    both = Rule(3, tenant="A", group="A_pay", topic="A_orders")
-    other = Rule(4, tenant="B", group="*", topic="A_orders")
-    rules = [general, exact, both, other]
-    fallback = Rule(100)
-    assert rules_for(rules, "A_pay", "A_orders", fallback) == [both, other]
-    assert rules_for(rules, "A_pay", "x", fallback) == [exact]
-    assert rules_for(rules, "A_x", "x", fallback) == [general]
-    assert rules_for(rules, "C", "x", fallback) == [fallback]
+OWNERSHIP = Ownership(frozenset({"PAY", "TRADE"}), groups={"legacy": "TRADE"})
+FALLBACK = Rule(100)
+
+
+def test_the_most_specific_rule_of_the_tenant_applies() -> None:
+    general = Rule(1, tenant="PAY", group="PAY_*")
+    exact = Rule(2, tenant="PAY", group="PAY_bills", topic="*")
+    both = Rule(3, tenant="PAY", group="PAY_bills", topic="PAY_orders")
+    rules = [general, exact, both]
+    assert rule_for(rules, "PAY_bills", "PAY_orders", FALLBACK, OWNERSHIP) == both
+    assert rule_for(rules, "PAY_bills", "x", FALLBACK, OWNERSHIP) == exact
+    assert rule_for(rules, "PAY_x", "x", FALLBACK, OWNERSHIP) == general
+    assert rule_for(rules, "other", "x", FALLBACK, OWNERSHIP) == FALLBACK
+
+
+def test_a_rule_applies_to_groups_of_its_tenant_only() -> None:
+    greedy = Rule(1, tenant="PAY", group="*", topic="*")
+    exact = Rule(1, tenant="PAY", group="TRADE_billing")
+    for group in ("TRADE_billing", "legacy", "unowned", "PAYX_a", "%DLQ%TRADE_billing"):
+        assert rule_for([greedy, exact], group, "PAY_t", FALLBACK, OWNERSHIP) == FALLBACK
+    assert rule_for([greedy, exact], "PAY_a", "TRADE_t", FALLBACK, OWNERSHIP) == greedy
+
+
+def test_a_rule_of_the_platform_applies_where_the_tenant_has_none() -> None:
+    platform = Rule(5, group="*")
+    own = Rule(6, tenant="PAY", group="PAY_a")
+    rules = [platform, own]
+    assert rule_for(rules, "PAY_a", "t", FALLBACK, OWNERSHIP) == own
+    assert rule_for(rules, "PAY_b", "t", FALLBACK, OWNERSHIP) == platform
+    assert rule_for(rules, "legacy", "t", FALLBACK, OWNERSHIP) == platform

@@ -4,15 +4,26 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    inspect,
+    text,
+)
 
 from tianzhou.errors import ConfigError
-from tianzhou.monitor import tables
+from tianzhou.monitor import database, tables
 
 
 def stat(topic: str, produced: int) -> dict[str, object]:
     return {
-        "topic": topic, "consumer_group": "", "day": "2024-02-29", "hour": 3,
+        "cluster": "c", "topic": topic, "consumer_group": "", "day": "2024-02-29", "hour": 3,
         "produced": produced, "updated_ms": 1,
     }  # fmt: skip
 
@@ -137,3 +148,79 @@ def test_a_database_that_cannot_be_opened_is_an_error_without_secrets(
     with pytest.raises(ConfigError, match=reason) as caught:
         tables.open_database(url)
     assert "secret" not in str(caught.value)
+
+
+# -- version 1 -------------------------------------------------------------------------------------
+
+VERSION_1 = {
+    "topic_stats": ("topic", "consumer_group", "day", "hour"),
+    "alarms": ("kind", "tenant", "consumer_group", "topic"),
+    "trace_latency": ("day", "topic", "consumer_group", "step"),
+    "slow_messages": ("day", "topic", "consumer_group", "place"),
+    "duplicates": ("day", "topic", "by", "token"),
+    "reconciliation": ("name", "token"),
+    "alarm_rules": ("id",),
+    "alarm_events": ("id",),
+    "pipeline_runs": ("id",),
+}
+"""The keys of the first release."""
+NEW_IN_2 = {"cluster", "resets", "source"}
+
+
+def version_1() -> MetaData:
+    """The tables of the first release: those of today without what is new."""
+    old = MetaData()
+    Table("tianzhou_pipeline_schema", old, Column("version", Integer, primary_key=True))
+    for name, key in VERSION_1.items():
+        columns = [
+            Column(
+                each.name, each.type, primary_key=each.name in key, nullable=each.nullable,
+                autoincrement=each.name == "id", server_default=each.server_default,
+            )
+            for each in tables.metadata.tables[f"tianzhou_{name}"].columns
+            if each.name not in NEW_IN_2
+        ]  # fmt: skip
+        Table(f"tianzhou_{name}", old, *columns)
+    return old
+
+
+def row_of(table: Table, mark: str) -> dict[str, object]:
+    """A row with a value in each column."""
+    return {
+        column.name: mark if isinstance(column.type, String) else 1
+        for column in table.columns
+        if column.name != "id"
+    }
+
+
+def test_rows_of_version_1_get_an_empty_cluster_in_their_key(empty_url: str) -> None:
+    old, engine = version_1(), database.engine_of(empty_url)
+    with engine.begin() as connection:
+        old.create_all(connection)
+        connection.execute(old.tables["tianzhou_pipeline_schema"].insert().values(version=1))
+        for name in VERSION_1:
+            table = old.tables[f"tianzhou_{name}"]
+            connection.execute(table.insert().values(row_of(table, "x")))
+    engine.dispose()
+    for _ in range(2):
+        engine = tables.open_database(empty_url)
+        with engine.connect() as connection:
+            for name, key in VERSION_1.items():
+                table = tables.metadata.tables[f"tianzhou_{name}"]
+                (row,) = tables.rows_of(connection, table)
+                assert row.cluster == "", name
+                found = inspect(connection).get_pk_constraint(table.name)["constrained_columns"]
+                assert set(found) == set(key) | ({"cluster"} if key != ("id",) else set()), name
+            assert [row.version for row in tables.rows_of(connection, tables.versions)] == [2]
+            (stats,) = tables.rows_of(connection, tables.topic_stats)
+            assert (stats.source, stats.resets) == ("log", 0)
+        engine.dispose()
+    engine = tables.open_database(empty_url)
+    with engine.begin() as connection:
+        for name, key in VERSION_1.items():
+            table = tables.metadata.tables[f"tianzhou_{name}"]
+            values = row_of(table, "x") | {"cluster": "two"}
+            # The same names in another cluster are another row.
+            connection.execute(table.insert().values(values))
+            assert len(tables.rows_of(connection, table)) == 2, (name, key)
+    engine.dispose()

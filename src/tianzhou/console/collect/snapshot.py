@@ -7,8 +7,7 @@ without a lock, and it is complete: a page never asks a broker for what is here.
     At least     Figures of a topic or group are sums over the brokers that answered. `missing`
                  names the brokers of it that did not; the figure is then a lower bound ("at
                  least"). A lower bound of 0 says nothing and is None.
-    Rates        Per second, over the time since the round before; None in the first round, and
-                 after a broker was away.
+    Rates        Per second, over the time since the reading before; None at the first reading.
     Times        Milliseconds since 1970 (UTC) by the clock of the collector, durations in
                  milliseconds. Times of messages (`last_message_ms`) are those of the broker.
     Days         Begin at midnight in the time zone of the cluster.
@@ -305,7 +304,8 @@ class Group(Figures, frozen=True, kw_only=True):
     topics: tuple[GroupTopic, ...] = ()
     """By topic name; with the retry topic, without the dead-letter topic."""
     lag: int | None = None
-    """Over all topics, the retry topic included, as `mqadmin consumerProgress` counts it."""
+    """Over all topics, the retry topic included, as `mqadmin consumerProgress` counts it; None also
+    if the group has never committed an offset (`topics` is empty)."""
     consumed_per_s: float | None = None
     oldest_age_ms: int | None = None
     """The largest of its topics."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.monitor import tables
-from tianzhou.monitor.channels import notifiers
+from tianzhou.monitor.channels import channels_of
 from tianzhou.monitor.rounds import Observation, deliver, rules_of, update_alarms
 from tianzhou.monitor.rules import Rule
 from tianzhou.spark.options import parse_duration_ms, parsed
@@ -40,8 +40,8 @@ def parse_whole(text: str) -> int:
 
 
 def parse_notifiers(text: str) -> str:
-    """Check the notifiers; they are created when they are needed. Raises ConfigError."""
-    notifiers(text)
+    """Check the channels; they are created when they are needed. Raises ConfigError."""
+    channels_of(text)
     return text
 
 
@@ -92,7 +92,7 @@ def run_rounds(
         now_ms = clock()
         try:
             with engine.connect() as connection:
-                rules = rules_of(connection, kind)
+                rules = rules_of(connection, options.cluster, kind)
             with short_errors():
                 seen = observe(now_ms, rules)
         except TianzhouError as e:
@@ -107,14 +107,16 @@ def run_rounds(
             failure_count = 0
 
         def work(connection: Connection) -> None:
-            notice_counts.append(update_alarms(connection, kind, seen, options.fallback, now_ms))
+            notice_counts.append(
+                update_alarms(connection, options.cluster, kind, seen, options.fallback, now_ms)
+            )
 
         if query is None:
             with engine.begin() as connection:
                 work(connection)
         else:
             tables.apply_once(engine, query, batch, work)
-        deliver(engine, options.notify, now_ms)
+        deliver(engine, options.cluster, options.notify, now_ms)
 
     try:
         if options.once:

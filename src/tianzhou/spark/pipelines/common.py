@@ -35,6 +35,7 @@ class PipelineOptions(ClusterOptions):
     """Options of every pipeline."""
 
     database: str = DATABASE  # SQLAlchemy URL of the result database
+    cluster: str = ""  # name of the cluster in the rows; with the console: as it is named there
 
     def for_spark(self) -> dict[str, str]:
         """The options of the cluster, as options of a source or a sink."""

@@ -51,9 +51,14 @@ def _run_day(spark: SparkSession, options: Options, topics: list[str], day: Day)
     stored = messages(spark, options, topics, columns, day=day)
     found = copies(stored, options.by).collect()
     table, by = tables.duplicates, options.by
-    before = (table.c.day == day.name) & (table.c.by == by.value) & table.c.topic.in_(topics)
+    before = (
+        (table.c.cluster == options.cluster)
+        & (table.c.day == day.name)
+        & (table.c.by == by.value)
+        & table.c.topic.in_(topics)
+    )
     with tables.transaction(options.database) as connection:
-        rows = duplicate_rows(found, by, day.name, wall_ms())
+        rows = duplicate_rows(found, by, options.cluster, day.name, wall_ms())
         return tables.replace(connection, table, before, rows)
 
 
@@ -73,10 +78,13 @@ def copies(stored: DataFrame, by: By) -> DataFrame:
     )
 
 
-def duplicate_rows(found: Iterable[Any], by: By, day: str, now_ms: int) -> list[dict[str, object]]:
+def duplicate_rows(
+    found: Iterable[Any], by: By, cluster_name: str, day: str, now_ms: int
+) -> list[dict[str, object]]:
     """Result rows of Spark as rows of the table."""
     return [
         {
+            "cluster": cluster_name,
             "day": day,
             "topic": row.topic,
             "by": by.value,

@@ -79,9 +79,11 @@ def run(spark: SparkSession, options: Options) -> Outcome:
         outbox=options.against is Against.OUTBOX,
         end=moment(end_ms),
     ).collect()
-    results, rows = tables.reconciliation, finding_rows(found, options.name, now_ms)
+    results = tables.reconciliation
+    rows = finding_rows(found, options.cluster, options.name, now_ms)
+    before = (results.c.cluster == options.cluster) & (results.c.name == options.name)
     with tables.transaction(options.database) as connection:
-        tables.replace(connection, results, results.c.name == options.name, rows)
+        tables.replace(connection, results, before, rows)
     missing = sum(row.finding == MISSING for row in found)
     return Outcome(len(found), f"{missing} missing, {len(found) - missing} extra")
 
@@ -149,9 +151,14 @@ def _table(name: str, *columns: str) -> TableClause:
     return table(own, *map(column, columns), schema=schema or None)
 
 
-def finding_rows(found: Iterable[Any], name: str, now_ms: int) -> list[dict[str, object]]:
+def finding_rows(
+    found: Iterable[Any], cluster_name: str, name: str, now_ms: int
+) -> list[dict[str, object]]:
     """Result rows of Spark as rows of the table."""
     return [
-        {"name": name, "token": tables.token(row.token), "finding": row.finding, "found_ms": now_ms}
+        {
+            "cluster": cluster_name, "name": name, "token": tables.token(row.token),
+            "finding": row.finding, "found_ms": now_ms,
+        }
         for row in found
-    ]
+    ]  # fmt: skip

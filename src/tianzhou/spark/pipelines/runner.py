@@ -77,7 +77,7 @@ def run(
     streams = catalog.entry(name).streams
     more = {"stop": stop} if "stop" in inspect.signature(module.run).parameters else {}
     try:
-        with _recorded(engine, name, given, stop) as record:
+        with _recorded(engine, name, options.cluster, given, stop) as record:
             try:
                 with (
                     short_errors(),
@@ -131,7 +131,7 @@ def status(database: str = DATABASE, *, limit: int = 20) -> list[Run]:
 
 @contextmanager
 def _recorded(
-    engine: Engine, name: str, given: Mapping[str, str], stop: threading.Event
+    engine: Engine, name: str, cluster: str, given: Mapping[str, str], stop: threading.Event
 ) -> Generator[Callable[[Outcome], None]]:
     shown = {
         key: "***" if key.lower() in map(str.lower, _SECRETS) else value
@@ -140,7 +140,7 @@ def _recorded(
     table = tables.runs
     with engine.begin() as connection:
         row = {
-            "pipeline": name, "state": "running", "started_ms": wall_ms(),
+            "cluster": cluster, "pipeline": name, "state": "running", "started_ms": wall_ms(),
             "options": json.dumps(shown, sort_keys=True),
         }  # fmt: skip
         key = connection.execute(table.insert().values(row)).inserted_primary_key

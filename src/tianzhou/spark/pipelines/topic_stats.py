@@ -76,7 +76,7 @@ def _run_day(spark: SparkSession, options: Options, day: Day) -> int:
     stored = messages(spark, options, topics, columns, day=day)
     counted = counts(spark, stored, committed, day).collect()
     keys = distinct_keys(stored, day).collect() if options.keys else []
-    rows = stat_rows(counted, keys, day.name, wall_ms())
+    rows = stat_rows(counted, keys, options.cluster, day.name, wall_ms())
     with tables.transaction(options.database) as connection:
         return tables.upsert(connection, tables.topic_stats, rows)
 
@@ -129,13 +129,14 @@ def _hour(day: Day) -> Any:  # noqa: ANN401 - a Column
 
 
 def stat_rows(
-    counted: Iterable[Any], keys: Iterable[Any], day: str, now_ms: int
+    counted: Iterable[Any], keys: Iterable[Any], cluster_name: str, day: str, now_ms: int
 ) -> Iterable[dict[str, object]]:
     """Result rows of Spark as rows of the table; a missing hour is the whole day."""
     by_hour = {(row.topic, _hour_of(row)): row["keys"] for row in keys}
     for row in counted:
         is_topic = not row.consumerGroup
         yield {
+            "cluster": cluster_name,
             "topic": row.topic,
             "consumer_group": row.consumerGroup,
             "day": day,
@@ -145,6 +146,8 @@ def stat_rows(
             "consumed": 0 if is_topic else row.messages,
             "consumed_bytes": 0 if is_topic else row.bytes,
             "distinct_keys": by_hour.get((row.topic, _hour_of(row)), 0) if is_topic else 0,
+            "resets": 0,
+            "source": "log",
             "updated_ms": now_ms,
         }
 

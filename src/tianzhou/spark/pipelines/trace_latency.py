@@ -53,10 +53,13 @@ def _run_day(spark: SparkSession, options: Options, day: Day) -> int:
         traced.unpersist()
     latency, slow_messages = tables.trace_latency, tables.slow_messages
     with tables.transaction(options.database) as connection:
-        rows = slow_rows(slow, day.name)
-        tables.replace(connection, slow_messages, slow_messages.c.day == day.name, rows)
-        rows = latency_rows(steps, day.name, wall_ms())
-        return tables.replace(connection, latency, latency.c.day == day.name, rows)
+        name = options.cluster
+        rows = slow_rows(slow, name, day.name)
+        before = (slow_messages.c.cluster == name) & (slow_messages.c.day == day.name)
+        tables.replace(connection, slow_messages, before, rows)
+        rows = latency_rows(steps, name, day.name, wall_ms())
+        before = (latency.c.cluster == name) & (latency.c.day == day.name)
+        return tables.replace(connection, latency, before, rows)
 
 
 def events(traces: DataFrame) -> DataFrame:
@@ -165,11 +168,14 @@ def _percentiles(steps: DataFrame) -> DataFrame:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def latency_rows(found: Iterable[Any], day: str, now_ms: int) -> list[dict[str, object]]:
+def latency_rows(
+    found: Iterable[Any], cluster_name: str, day: str, now_ms: int
+) -> list[dict[str, object]]:
     """Result rows of Spark as rows of the table; steps without values are skipped."""
     return [
         {
-            "day": day, "topic": row.topic, "consumer_group": row.consumerGroup, "step": row.step,
+            "cluster": cluster_name, "day": day, "topic": row.topic,
+            "consumer_group": row.consumerGroup, "step": row.step,
             "message_count": row.messageCount, "p50_ms": row.shares[0], "p90_ms": row.shares[1],
             "p99_ms": row.shares[2], "max_ms": row.maxMs, "updated_ms": now_ms,
         }
@@ -178,12 +184,13 @@ def latency_rows(found: Iterable[Any], day: str, now_ms: int) -> list[dict[str, 
     ]  # fmt: skip
 
 
-def slow_rows(found: Iterable[Any], day: str) -> list[dict[str, object]]:
+def slow_rows(found: Iterable[Any], cluster_name: str, day: str) -> list[dict[str, object]]:
     """The rows of the table of slow messages."""
     return [
         {
-            "day": day, "topic": row.topic, "consumer_group": row.consumerGroup,
-            "place": row.place, "msg_id": row.msgId, "keys": row["keys"], "took_ms": row.wholeMs,
+            "cluster": cluster_name, "day": day, "topic": row.topic,
+            "consumer_group": row.consumerGroup, "place": row.place, "msg_id": row.msgId,
+            "keys": row["keys"], "took_ms": row.wholeMs,
         }
         for row in found
     ]  # fmt: skip

@@ -109,13 +109,14 @@ def test_rows_of_statistics() -> None:
         Row(topic="a", consumerGroup="g", hour=3, messages=2, bytes=200),
     ]
     keys = [Row(topic="a", hour=3, keys=4), Row(topic="a", hour=None, keys=6)]
-    rows = list(topic_stats.stat_rows(counted, keys, "2024-02-29", 1))
+    rows = list(topic_stats.stat_rows(counted, keys, "c", "2024-02-29", 1))
     wanted = ("consumer_group", "hour", "produced", "consumed", "consumed_bytes", "distinct_keys")
     assert [tuple(row[name] for name in wanted) for row in rows] == [
         ("", 3, 5, 0, 0, 4),
         ("", -1, 9, 0, 0, 6),
         ("g", 3, 0, 2, 200, 0),
     ]
+    assert {(row["cluster"], row["source"]) for row in rows} == {("c", "log")}
 
 
 def test_the_reason_of_a_failure_is_our_error_or_the_first_line_of_spark() -> None:
