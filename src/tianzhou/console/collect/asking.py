@@ -374,8 +374,7 @@ def due_topics(
     Those that a group consumes or that moved lately are read in each round; the others in every
     fifth. If the log of the broker has not grown, no topic has, and only the fifth part is read.
     """
-    committed = reading.committed if reading.committed is not None else {}
-    consumed = {name.partition("@")[0] for name in committed}
+    consumed = {name.partition("@")[0] for name in reading.committed or ()}
     due: list[str] = []
     for topic in topics:
         is_its_round = crc32(topic.encode()) % SLOW_EVERY == number % SLOW_EVERY

@@ -9,6 +9,7 @@ that Spark's `topic-stats` wrote (source 'log') knows more and is not overwritte
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, delete, select
@@ -191,22 +192,21 @@ def totals_between(
         return [_totals_of(row) for row in rows]
 
 
-def _totals_of(row: object) -> DayTotals:
-    fields = row._mapping  # type: ignore[attr-defined]
-    is_log, is_group = fields["source"] == LOG, bool(fields["consumer_group"])
+def _totals_of(row: Any) -> DayTotals:  # noqa: ANN401 - a row of topic_stats
+    is_group, is_log = bool(row.consumer_group), row.source == LOG
     return DayTotals(
-        topic=fields["topic"],
-        group=fields["consumer_group"],
-        day=fields["day"],
-        hour=fields["hour"],
-        produced=None if is_group else fields["produced"],
-        consumed=fields["consumed"] if is_group else None,
-        produced_bytes=fields["produced_bytes"] if is_log and not is_group else None,
-        consumed_bytes=fields["consumed_bytes"] if is_log and is_group else None,
-        distinct_keys=fields["distinct_keys"] if is_log and not is_group else None,
-        resets=fields["resets"],
-        source=fields["source"],
-        updated_ms=fields["updated_ms"],
+        topic=row.topic,
+        group=row.consumer_group,
+        day=row.day,
+        hour=row.hour,
+        produced=None if is_group else row.produced,
+        consumed=row.consumed if is_group else None,
+        produced_bytes=row.produced_bytes if is_log and not is_group else None,
+        consumed_bytes=row.consumed_bytes if is_log and is_group else None,
+        distinct_keys=row.distinct_keys if is_log and not is_group else None,
+        resets=row.resets,
+        source=row.source,
+        updated_ms=row.updated_ms,
     )
 
 
