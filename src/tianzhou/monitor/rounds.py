@@ -159,15 +159,15 @@ def _deliver_event(engine: Engine, row: Any, channels: Iterable[Channel], now_ms
     tries_max, has_all = row.try_count, True
     for channel in channels:
         earlier = before.get(channel.key)
-        if earlier is not None and earlier.told_ms is not None:
+        if earlier is not None and earlier.delivered_ms is not None:
             continue
         tries = 0 if earlier is None else earlier.tries
         try:
             channel.send(notice)
-            result: dict[str, object] = {"told_ms": now_ms, "error": "", "tries": tries}
+            result: dict[str, object] = {"delivered_ms": now_ms, "error": "", "tries": tries}
         except NoticeError as e:
             log.warning("alarm of group %s: notice not delivered: %s", row.consumer_group, e)
-            result = {"told_ms": None, "error": str(e), "tries": tries + 1}
+            result = {"delivered_ms": None, "error": str(e), "tries": tries + 1}
             tries_max, has_all = max(tries_max, tries + 1), False
         # Recorded at once, so that a failure of another channel does not repeat this one.
         with engine.begin() as connection:

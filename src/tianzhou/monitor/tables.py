@@ -172,7 +172,7 @@ deliveries = _table(
     # The key of the channel: a name or a hash, never its address, which may hold a secret.
     _key("channel", String(64)),
     _required("tries", WHOLE),
-    _optional("told_ms"),
+    _optional("delivered_ms"),
     _required("error", TEXT, default=""),
 )
 

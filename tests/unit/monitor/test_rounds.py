@@ -148,4 +148,4 @@ def test_a_channel_that_has_a_notice_does_not_get_it_again(engine: Engine) -> No
     assert received == ["/b", "/a", "/b", "/b"]
     with engine.connect() as connection:
         found = tables.rows_of(connection, tables.deliveries)
-    assert sorted((row.tries, row.told_ms) for row in found) == [(0, 0), (2, 2 * MINUTE)]
+    assert sorted((row.tries, row.delivered_ms) for row in found) == [(0, 0), (2, 2 * MINUTE)]

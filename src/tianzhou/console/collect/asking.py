@@ -79,6 +79,8 @@ class Wanted:
 
     topics: Collection[str] = frozenset()
     groups: Collection[str] = frozenset()
+    consumed: Collection[str] = frozenset()
+    """Topics that a group consumes on any broker."""
 
 
 class BrokerSilent(TianzhouError):
@@ -386,7 +388,9 @@ def due_topics(
                 and (
                     topic in wanted.topics
                     or number - state.last_moved.get(topic, -SLOW_EVERY) < SLOW_EVERY
-                    or (topic in consumed and not is_quiet_kind(topic))
+                    or (
+                        (topic in consumed or topic in wanted.consumed) and not is_quiet_kind(topic)
+                    )
                 )
             )
         ):

@@ -242,6 +242,7 @@ class Collector:
         wanted = Wanted(
             self._topics.current(at_steady_ms) | frozenset(self._rules.topics),
             self._groups.current(at_steady_ms),
+            self._state.consumed_topics(),
         )
         self._asker.begin_round()
         nameservers, problem = await self._nameservers()

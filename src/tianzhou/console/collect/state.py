@@ -165,6 +165,15 @@ class ClusterState:
         found = [each for each in self.brokers.values() if each.at.is_master]
         return sorted(found, key=lambda each: each.at)
 
+    def consumed_topics(self) -> frozenset[str]:
+        """The topics that a group consumes on any broker."""
+        return frozenset(
+            topic
+            for each in self.brokers.values()
+            for topics in each.progress.values()
+            for topic in topics
+        )
+
     # -- the list of brokers -----------------------------------------------------------------------
 
     def set_registered(self, brokers: Iterable[BrokerRef], now_ms: int) -> None:
