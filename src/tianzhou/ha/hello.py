@@ -28,6 +28,7 @@ from tianzhou.protocol.headers.ha import HelloRequest, HelloResponse
 
 _TOKEN = re.compile(f"[0-9a-fA-F]{{{2 * TOKEN_BYTES}}}")
 _PORT_MAX = 65_535
+_TEXT_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,14 @@ def problem_with(offer: Offer, log: LogState) -> str | None:
 
 def read_request(request: Command) -> HelloRequest:
     """The hello of a slave. Raises ProtocolError."""
-    return headers.decode(HelloRequest, request.fields)
+    header = headers.decode(HelloRequest, request.fields)
+    # They stay with tokens and refusals, logged, and shown to operators.
+    texts = (header.cluster, header.broker_name, header.store_id, header.group or "")
+    if (longest := max(map(len, texts))) > _TEXT_CHARS_MAX:
+        raise ReplicationError(
+            f"a name or an id in it has {longest} characters, {_TEXT_CHARS_MAX} are accepted"
+        )
+    return header
 
 
 def refusal_of(

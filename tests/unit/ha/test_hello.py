@@ -143,6 +143,14 @@ def test_a_request_that_makes_no_sense_is_an_error(fields: dict[str, str]) -> No
         refusal_of(read_request(Command(code=1, ext_fields=whole | fields)), MASTER, THEIRS)
 
 
+@pytest.mark.parametrize("field", ["cluster", "brokerName", "storeId", "group"])
+def test_a_request_with_long_names_is_an_error(field: str) -> None:
+    whole = dict(make_request(SLAVE, OWN, "").fields)
+    read_request(Command(code=1, ext_fields=whole | {field: "x" * 255}))
+    with pytest.raises(ProtocolError, match="256 characters"):
+        read_request(Command(code=1, ext_fields=whole | {field: "x" * 256}))
+
+
 # -- TLS of the HA port ----------------------------------------------------------------------------
 
 
