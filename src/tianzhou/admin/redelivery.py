@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.fanout import BrokerRef, gather
+from tianzhou.admin.fanout import BrokerRef, gather, run_limited
 from tianzhou.admin.group_detail import merge_progress
 from tianzhou.admin.messages import PRODUCER_GROUP, QueueRef, Sent, body_of
 from tianzhou.errors import TargetError
@@ -34,6 +34,7 @@ _NOT_RESENT = {
 """Properties of one delivery, which a resent message gets anew."""
 CONSUMED = ("CR_SUCCESS", "CR_COMMIT")
 """Results by which a consumer reports success."""
+NOT_CONSUMED = "not yet consumed"
 
 
 # -- sending ---------------------------------------------------------------------------------------
@@ -146,22 +147,33 @@ class GroupConsumption:
 
 
 async def consumption(
-    admin: Admin, message: StoredMessage, through: str | None = None
+    admin: Admin,
+    message: StoredMessage,
+    through: str | None = None,
+    *,
+    groups_max: int | None = None,
 ) -> list[GroupConsumption]:
     """The groups of the topic, by committed offset; a filter may have skipped the message."""
     address = format_address(*message.store_host)
     topic_brokers = await admin.topics.brokers(message.topic, through)
     brokers = [at for at in topic_brokers if at.address == address]
-    states: list[GroupConsumption] = []
-    for group in await admin.topics.groups(message.topic, through):
+
+    async def states_of(group: str) -> list[GroupConsumption]:
         ask = partial(admin.groups.progress_on, group=group, topic=message.topic)
         progress = await gather(brokers, ask)
-        for queue, offsets in merge_progress(progress.responses.values()).items():
-            if queue.queue_id == message.queue_id:
-                passed = offsets.consumer_offset > message.queue_offset
-                state = "consumed" if passed else "not yet consumed"
-                states.append(GroupConsumption(group, state, offsets.consumer_offset))
-    return states
+        return [
+            GroupConsumption(
+                group,
+                "consumed" if offsets.consumer_offset > message.queue_offset else NOT_CONSUMED,
+                offsets.consumer_offset,
+            )
+            for queue, offsets in merge_progress(progress.responses.values()).items()
+            if queue.queue_id == message.queue_id
+        ]
+
+    groups = await admin.topics.groups(message.topic, through)
+    states = await run_limited(groups[:groups_max], states_of)
+    return [each for found in states for each in found]
 
 
 # -- dead letters ----------------------------------------------------------------------------------

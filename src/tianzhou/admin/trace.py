@@ -31,6 +31,8 @@ class TraceEvent:
     retries: int | None = None
     detail: str | None = None
     """The state of a transaction, or the code with which a consumer ended."""
+    request: str | None = None
+    """The same in SubBefore and SubAfter of one try."""
 
 
 def parse_trace(text: str, client: str) -> list[TraceEvent]:
@@ -51,7 +53,7 @@ def _parse_line(fields: list[str], client: str) -> TraceEvent | None:
         if kind == "SubBefore":
             return TraceEvent(
                 kind, int(fields[1]), fields[3], client, fields[5], keys=_known(fields[7]),
-                retries=int(fields[6]), detail=fields[4],
+                retries=int(fields[6]), detail=fields[4], request=fields[4],
             )  # fmt: skip
         if kind == "SubAfter":
             code = _known(fields[6]) if len(fields) > 6 else None
@@ -59,6 +61,7 @@ def _parse_line(fields: list[str], client: str) -> TraceEvent | None:
                 kind, int(fields[7]) if len(fields) > 7 and fields[7] else 0,
                 fields[8] if len(fields) > 8 else "", client, fields[2], keys=_known(fields[5]),
                 cost_ms=int(fields[3]), success=fields[4] == "true", detail=code,
+                request=fields[1],
             )  # fmt: skip
         if kind == "EndTransaction":
             return TraceEvent(

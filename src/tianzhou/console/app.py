@@ -1,8 +1,23 @@
 """The route table, and the application made of it. How to add a page: `views/__init__.py`."""
 
+from tianzhou.console.changes import jobs as change_jobs
+from tianzhou.console.changes import letters as change_letters
 from tianzhou.console.changes import me as change_me
+from tianzhou.console.changes import messages as change_messages
 from tianzhou.console.changes import people as change_people
-from tianzhou.console.views import audit, clusters, health, login, me, people
+from tianzhou.console.views import (
+    audit,
+    clusters,
+    health,
+    jobs,
+    letters,
+    login,
+    me,
+    messages,
+    people,
+    tail,
+    trace,
+)
 from tianzhou.console.web.ask import Console
 from tianzhou.console.web.dispatch import Application
 from tianzhou.console.web.route import Route, Who, answer, change, page
@@ -22,6 +37,42 @@ ROUTES: tuple[Route, ...] = (
     # -- for programs ------------------------------------------------------------------------------
     answer("/metrics", health.metrics, "Metrics"),
     answer("/openapi", health.openapi, "OpenAPI"),
+    # -- messages ----------------------------------------------------------------------------------
+    page("/c/{cluster}/messages", messages.messages, "Messages", scope="bodies", rows="found"),
+    page(
+        "/c/{cluster}/topics/{topic}/messages", messages.messages, "Messages", scope="bodies",
+        rows="found",
+    ),
+    page("/c/{cluster}/topics/{topic}/tail", tail.tail, "Live messages", scope="bodies"),
+    answer("/c/{cluster}/topics/{topic}/tail/stream", tail.tail_stream, "Live messages",
+           scope="bodies"),
+    page(
+        "/c/{cluster}/topics/{topic}/send", messages.send_message, "Send a message",
+        change("send", change_messages.send),
+    ),
+    page(
+        "/c/{cluster}/messages/{id}", messages.message, "Message",
+        change("resend", change_messages.resend),
+        change("consume", change_messages.consume),
+        change("recall", change_messages.recall),
+        scope="bodies",
+    ),
+    page("/c/{cluster}/messages/{id}/trace", trace.trace, "Trace"),
+    answer("/c/{cluster}/messages/{id}/body", messages.message_body, "Body", scope="bodies"),
+    # -- dead letters ------------------------------------------------------------------------------
+    page(
+        "/c/{cluster}/dead-letters/{group}", letters.letters, "Dead letters",
+        change("resend", change_letters.resend),
+        change("export", change_letters.export, scope="bodies"),
+        scope="bodies", rows="found",
+    ),
+    # -- jobs --------------------------------------------------------------------------------------
+    page("/c/{cluster}/jobs", jobs.jobs, "Jobs", is_live=True, rows="jobs"),
+    page(
+        "/c/{cluster}/jobs/{job}", jobs.job, "Job", change("cancel", change_jobs.cancel),
+        is_live=True, rows="items",
+    ),
+    answer("/c/{cluster}/jobs/{job}/output", jobs.job_output, "Output", scope="bodies"),
     # -- the console -------------------------------------------------------------------------------
     page("/", clusters.clusters, "Clusters"),
     page(

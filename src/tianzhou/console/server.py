@@ -16,6 +16,8 @@ from tianzhou.admin import Admin
 from tianzhou.console import app
 from tianzhou.console.accounts import people, setup_codes
 from tianzhou.console.accounts.passwords import problem_of
+from tianzhou.console.jobs.kinds import KINDS
+from tianzhou.console.jobs.worker import Worker
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.console.web.ask import Console, WatchedCluster
@@ -52,6 +54,7 @@ class ConsoleServer:
         self._first_admin = (admin_mail, admin_password)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
         self.console: Console | None = None
         self.setup_url = ""
         """The one-time link, if there are no people yet."""
@@ -94,6 +97,7 @@ class ConsoleServer:
         if self._serving.done():
             await self._serving
             raise ConfigError("the web server of the console did not start; its log has the reason")
+        self._worker = asyncio.create_task(Worker(console, KINDS).run(), name="console-jobs")
         self.url = self._url(port)
         if code:
             self.setup_url = f"{self.url}/setup/{code}"
@@ -110,6 +114,9 @@ class ConsoleServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
         if self.console is not None:
             for cluster in self.console.clusters.values():
                 await cluster.admin.close()

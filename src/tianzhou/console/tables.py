@@ -19,6 +19,7 @@ from sqlalchemy import (
     Engine,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -149,6 +150,51 @@ audit = _table(
     _required("reason", Text, ""),
 )
 Index("console_audit_at", audit.c.at_ms)
+
+jobs = _table(
+    "jobs",
+    Column("id", Integer, primary_key=True),
+    _required("kind", String(32)),
+    _required("cluster", String(64)),
+    # JSON: the English text and its values.
+    _required("title", Text),
+    _required("person", _NAME),
+    # JSON of the kind's struct.
+    _required("body", Text),
+    # JSON: where it continues; empty: it has not begun.
+    _required("position", Text, ""),
+    _required("state", String(16)),
+    _required("done", Integer, "0"),
+    _required("failed", Integer, "0"),
+    _required("total", Integer, "0"),
+    _required("is_cancelled", Integer, "0"),
+    _required("reason", Text, ""),
+    _required("created_ms"),
+    Column("started_ms", _TIME),
+    Column("ended_ms", _TIME),
+    # The console that runs it, until it stores no progress any more.
+    _required("holder", String(64), ""),
+    _required("until_ms", default="0"),
+    _required("output_name", _NAME, ""),
+    _required("output_bytes", BigInteger, "0"),
+)
+Index("console_jobs_state", jobs.c.state)
+
+job_items = _table(
+    "job_items",
+    Column("job", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    _required("subject", _NAME),
+    _required("is_ok", Integer),
+    _required("detail", Text, ""),
+)
+
+job_output = _table(
+    "job_output",
+    Column("job", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)
 
 STEPS: tuple[Step, ...] = ()
 """From version 1 on; `tianzhou.monitor.migrations`."""

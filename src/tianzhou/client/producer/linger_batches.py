@@ -70,7 +70,6 @@ class LingerBatches:
 
     def add(
         self,
-        loop: asyncio.AbstractEventLoop,
         topic: str,
         message: Message,
         pieces: tuple[bytes, ...],
@@ -80,9 +79,9 @@ class LingerBatches:
     ) -> asyncio.Future[SendResult]:
         """Add a message to its batch; the future gives its result.
 
-        `loop` is the running event loop, `topic` the name on the wire, and `pieces` are the message
-        encoded for a batch.
+        `topic` is the name on the wire, `pieces` are the message encoded for a batch.
         """
+        loop = asyncio.get_running_loop()
         key = (topic, message.wait_stored)
         batch = self._batches.get(key)
         if batch is None or batch.size_bytes + size_bytes > self._batch_bytes:

@@ -97,8 +97,6 @@ class SendPipeline(Lifetime):
         self._telemetry = telemetry_of(self.settings, self._group)
         self._timeout_s = self.settings.send_timeout_ms / 1000
         self._wire_topics: dict[str, str] = {}
-        self._batch_topics: dict[str, str] = {}
-        """Names on the wire of topics whose messages may be in batches."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
 

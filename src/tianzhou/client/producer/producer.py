@@ -42,7 +42,7 @@ from tianzhou.client.producer.selectors import Selector, by_shard
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
 from tianzhou.client.sending.retrying import TimeLimit
-from tianzhou.client.sending.send_request import SendResult, may_batch
+from tianzhou.client.sending.send_request import SendResult
 from tianzhou.client.settings import nearest_hint
 from tianzhou.clock import wall_ms
 from tianzhou.errors import MessageRefused, QueueNotFound, ReplyTimeout, ReplyUndeliverable
@@ -205,7 +205,10 @@ class Producer(SendPipeline):
         """
         ready = list(messages)
         if self._telemetry is not None:
-            ready = [self._telemetry.created(each) if may_batch(each) else each for each in ready]
+            ready = [
+                self._telemetry.created(each) if send_request.may_batch(each) else each
+                for each in ready
+            ]
         chosen = None
         if queue is not None or select is not None:
             chosen = await self._all_chosen(ready, queue, select, self._limit(timeout_ms))
@@ -392,18 +395,14 @@ class Producer(SendPipeline):
         self, message: Message, rule: RetryRule, timeout_ms: int | None
     ) -> asyncio.Future[SendResult]:
         """Add a message to its batch, or send it to any queue; the future gives its result."""
-        batches, loop = self._batches, asyncio.get_running_loop()
-        topic = self._batch_topics.get(message.topic)
-        if (
-            # As `may_batch`, whose call would cost every message 3 % more CPU.
-            batches is None or message.delay_level or message.delay is not None
-            or message.deliver_at is not None or (topic is None and not may_batch(message))
-        ):  # fmt: skip
+        batches = self._batches
+        if batches is None or not send_request.may_batch(message):
             return await self._start_send(message, rule, self._limit(timeout_ms))
         if not self._running:
             self._check_running()
-        deadline_s = loop.time() + self._timeout_s
-        if timeout_ms is not None:
+        if timeout_ms is None:
+            deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        else:
             deadline_s = self._limit(timeout_ms).deadline_s
         unique_id = unique_ids.next()
         pieces = send_request.item_pieces(message, unique_id, self._namespace)
@@ -414,13 +413,12 @@ class Producer(SendPipeline):
             message = self._telemetry.created(message)
             pieces = send_request.item_pieces(message, unique_id, self._namespace)
             size_bytes = sum(map(len, pieces))
-        if topic is None:
-            topic = self._batch_topics[message.topic] = self._wire_topic(message.topic)
+        topic = self._wire_topics.get(message.topic) or self._wire_topic(message.topic)
         if self._in_flight.is_full:
             await self._acquire_capacity(size_bytes, deadline_s)
         else:
             self._in_flight.add(size_bytes)
-        return batches.add(loop, topic, message, pieces, size_bytes, unique_id, deadline_s)
+        return batches.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
 
     async def _start_chosen(
         self,

@@ -1,5 +1,6 @@
 """What views and changes are given: the request, the person, the console with its clusters."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from tianzhou.console.text import Text
 from tianzhou.console.web.metrics import Metrics
 from tianzhou.console.web.refusals import LoginNeeded, NotFound
 from tianzhou.console.web.route import Route, Who
+from tianzhou.console.web.slots import Slots, Tails
 
 if TYPE_CHECKING:
     from tianzhou.admin import Admin
@@ -45,6 +47,10 @@ class Console:
     metrics: Metrics = field(default_factory=Metrics)
     now_ms: Callable[[], int] = wall_ms
     started_ms: int = field(default_factory=wall_ms)
+    searches: Slots = field(default_factory=Slots)
+    tails: Tails = field(default_factory=Tails)
+    job_added: asyncio.Event = field(default_factory=asyncio.Event)
+    """Wakes the worker of jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

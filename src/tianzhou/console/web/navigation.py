@@ -20,6 +20,7 @@ IN_A_CLUSTER = (
     ("doctor", "/c/{cluster}/doctor", Text("Doctor")),
     ("expansion", "/c/{cluster}/expansion", Text("Expansion")),
     ("pipelines", "/c/{cluster}/pipelines", Text("Pipelines")),
+    ("jobs", "/c/{cluster}/jobs", Text("Jobs")),
 )
 OF_THE_CONSOLE = (
     ("clusters", "/", Text("Clusters")),

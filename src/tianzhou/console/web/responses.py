@@ -80,14 +80,15 @@ def csv_response(rows: Sequence[msgspec.Struct], name: str) -> Response:
         plain = cast("dict[str, object]", msgspec.to_builtins(row, enc_hook=str))
         if number == 0:
             writer.writerow(list(plain))
-        writer.writerow([_cell(each) for each in plain.values()])
+        writer.writerow([safe_cell(each) for each in plain.values()])
     disposition = f'attachment; filename="{name}"'
     return Response(
         out.getvalue(), media_type="text/csv", headers={"Content-Disposition": disposition}
     )
 
 
-def _cell(value: object) -> str | int | float:
+def safe_cell(value: object) -> str | int | float:
+    """A value as a cell of CSV; text that looks like a formula gets a quote in front."""
     if value is None:
         return ""
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,0 +1,11 @@
+"""The kinds of jobs, by the name in their rows."""
+
+from collections.abc import Mapping
+
+from tianzhou.console.jobs import export, resend
+from tianzhou.console.jobs.worker import Kind
+
+KINDS: Mapping[str, Kind] = {
+    "resend": resend.run,
+    "export": export.run,
+}
