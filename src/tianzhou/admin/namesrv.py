@@ -52,6 +52,17 @@ class Namesrv:
                 return {}
             raise
 
+    async def pairs_of(self, address: str, namespace: str) -> dict[str, str]:
+        """The same from one nameserver of the list."""
+        header = GetKVListRequest(namespace=namespace)
+        try:
+            code = RequestCode.GET_KVLIST_BY_NAMESPACE
+            return (await self._requests.read(address, KVTable, code, header)).table
+        except RequestError as e:
+            if e.code == ResponseCode.QUERY_NOT_FOUND:
+                return {}
+            raise
+
     async def value(self, namespace: str, key: str) -> str | None:
         """GET_KV_CONFIG."""
         header = KVConfigRequest(namespace=namespace, key=key)

@@ -18,6 +18,20 @@ from tianzhou.console.views import (
     tail,
     trace,
 )
+from tianzhou.console.views.cluster import (
+    broker,
+    brokers,
+    group,
+    groups,
+    members,
+    nameservers,
+    overview,
+    producers,
+    state,
+    statistics,
+    topic,
+    topics,
+)
 from tianzhou.console.web.ask import Console
 from tianzhou.console.web.dispatch import Application
 from tianzhou.console.web.route import Route, Who, answer, change, page
@@ -25,6 +39,7 @@ from tianzhou.console.web.static import static_file
 
 BOTH = ("GET", "HEAD", "POST")
 ALL, ANY, ADMIN = Who.STRANGER, Who.READER, Who.ADMINISTRATOR
+LATEST, DETAILS = state.version, state.detail_version
 
 ROUTES: tuple[Route, ...] = (
     # -- for strangers -----------------------------------------------------------------------------
@@ -74,7 +89,27 @@ ROUTES: tuple[Route, ...] = (
     ),
     answer("/c/{cluster}/jobs/{job}/output", jobs.job_output, "Output", scope="bodies"),
     # -- the console -------------------------------------------------------------------------------
-    page("/", clusters.clusters, "Clusters"),
+    page("/", clusters.clusters, "Clusters", is_live=True, version=clusters.version),
+    # -- a cluster ---------------------------------------------------------------------------------
+    page("/c/{cluster}", overview.overview, "Overview", is_live=True, version=LATEST),
+    page("/c/{cluster}/brokers", brokers.brokers, "Brokers",
+         is_live=True, version=LATEST, rows="brokers"),
+    page("/c/{cluster}/brokers/{broker}", broker.broker, "Broker",
+         is_live=True, version=DETAILS),
+    page("/c/{cluster}/nameservers", nameservers.nameservers, "Nameservers",
+         is_live=True, version=DETAILS),
+    page("/c/{cluster}/topics", topics.topics, "Topics",
+         is_live=True, version=LATEST, rows="topics"),
+    page("/c/{cluster}/topics/{topic}", topic.topic, "Topic", is_live=True, version=DETAILS),
+    page("/c/{cluster}/groups", groups.groups, "Consumer groups",
+         is_live=True, version=LATEST, rows="groups"),
+    page("/c/{cluster}/groups/{group}", group.group, "Consumer group",
+         is_live=True, version=DETAILS),
+    page("/c/{cluster}/groups/{group}/member", members.member, "Member"),
+    page("/c/{cluster}/producers", producers.producers, "Producers",
+         is_live=True, version=LATEST, rows="producers"),
+    page("/c/{cluster}/statistics", statistics.statistics, "Statistics", rows="rows"),
+    # -- people ------------------------------------------------------------------------------------
     page(
         "/people", people.people, "People",
         change("add", change_people.add, scope="", asks_password=True),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tianzhou.admin import Admin
+from tianzhou.admin.requests import TIMEOUT_MS as ADMIN_TIMEOUT_MS
 from tianzhou.console import app
 from tianzhou.console.accounts import people, setup_codes
 from tianzhou.console.accounts.passwords import problem_of
+from tianzhou.console.collect.asking import TIMEOUT_MS
+from tianzhou.console.collecting import Collectors
 from tianzhou.console.jobs.kinds import KINDS
 from tianzhou.console.jobs.worker import Worker
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
@@ -55,6 +59,7 @@ class ConsoleServer:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._collectors: Collectors | None = None
         self.console: Console | None = None
         self.setup_url = ""
         """The one-time link, if there are no people yet."""
@@ -68,6 +73,8 @@ class ConsoleServer:
         for each in settings.clusters:
             console.clusters[each.name] = WatchedCluster(settings=each, admin=open_admin(each))
         code = await self._first_start(console)
+        self._collectors = Collectors(console, partial(open_admin, timeout_ms=TIMEOUT_MS))
+        await self._collectors.start()
         sockets = await listening(settings.listen_host, settings.listen_port, _BACKLOG)
         port = int(sockets[0].getsockname()[1])
         config = uvicorn.Config(
@@ -117,7 +124,10 @@ class ConsoleServer:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
+        if self._collectors is not None:
+            await self._collectors.stop()
         if self.console is not None:
+            await self.console.answers.close()
             for cluster in self.console.clusters.values():
                 await cluster.admin.close()
             await asyncio.to_thread(self.console.database.close)
@@ -160,7 +170,7 @@ class ConsoleServer:
         return f"{scheme}://{format_address(host, port)}{settings.root_path}"
 
 
-def open_admin(cluster: ClusterSettings) -> Admin:
+def open_admin(cluster: ClusterSettings, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Admin:
     """The admin client of a cluster. Raises AddressError, ConfigError."""
     account = None
     if cluster.access_key is not None and cluster.secret_key is not None:
@@ -171,7 +181,7 @@ def open_admin(cluster: ClusterSettings) -> Admin:
             certificate=_path(cluster.tls_cert), key=_path(cluster.tls_key),
             trusted=_path(cluster.tls_ca),
         )  # fmt: skip
-    return Admin(cluster.namesrv, credentials=account, tls=tls)
+    return Admin(cluster.namesrv, timeout_ms=timeout_ms, credentials=account, tls=tls)
 
 
 def outer(application: ASGIApp, settings: ConsoleSettings) -> ASGIApp:

@@ -374,8 +374,12 @@ def recent(
     *,
     now_ms: int,
     minutes: int = 60,
+    topic: str = "",
 ) -> dict[str, tuple[Point, ...]]:
-    """The last minutes of several series, for the sparklines of a page; oldest point first."""
+    """The last minutes of several series, for the sparklines of a page; oldest point first.
+
+    `topic` is that of series of kind GROUP_TOPIC.
+    """
     wanted = list(names)[:SPARKS_MAX]
     last = now_ms // MINUTE_MS
     first = last - minutes + 1
@@ -384,7 +388,7 @@ def recent(
         chosen = (
             (table.c.cluster == cluster)
             & (table.c.kind == kind)
-            & (table.c.topic == "")
+            & (table.c.topic == topic)
             & table.c.name.in_(wanted)
         )
         ids = {row.id: row.name for row in connection.execute(select(table).where(chosen))}

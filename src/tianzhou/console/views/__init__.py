@@ -2,7 +2,8 @@
 
 How to add a page:
 
-1. A view, here in `views/NOUN.py`. It returns a frozen struct: what `.json` gives and the
+1. A view, here in `views/NOUN.py` (pages of a cluster in `views/cluster/`, whose `state` has the
+   snapshot, and questions to brokers). It returns a frozen struct: what `.json` gives and the
    template shows. It never makes HTML. An unknown figure is None (the page shows "?"), never 0; a
    reason that people read is a `Text`.
 

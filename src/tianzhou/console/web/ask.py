@@ -11,6 +11,9 @@ from tianzhou.console.accounts.passwords import Passwords
 from tianzhou.console.accounts.people import Person
 from tianzhou.console.accounts.sessions import Session
 from tianzhou.console.accounts.tokens import Token
+from tianzhou.console.collect.answers import Answers
+from tianzhou.console.collect.collector import Collector
+from tianzhou.console.collect.snapshot import Snapshot
 from tianzhou.console.settings import ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.console.text import Text
@@ -29,10 +32,21 @@ class WatchedCluster:
 
     settings: ClusterSettings
     admin: "Admin"
+    collector: Collector | None = None
 
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest one; None before the first round has ended."""
+        return self.collector.snapshot if self.collector is not None else None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the snapshot is too old to be shown as fresh."""
+        return self.collector is not None and not self.collector.is_fresh
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +59,8 @@ class Console:
     clusters: dict[str, WatchedCluster] = field(default_factory=dict[str, WatchedCluster])
     routes: Sequence[Route] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    answers: Answers = field(default_factory=Answers)
+    """What detail pages ask brokers."""
     now_ms: Callable[[], int] = wall_ms
     started_ms: int = field(default_factory=wall_ms)
     searches: Slots = field(default_factory=Slots)
