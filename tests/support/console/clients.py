@@ -57,6 +57,19 @@ class ConsoleUnderTest:
             lambda each: people.add(each, login, self.now_ms, **values)
         )
 
+    async def rename(self, person: int, name: str) -> None:
+        """A name as it may come from elsewhere, unchecked."""
+        await self.database.write(lambda each: people.change(each, person, self.now_ms, name=name))
+
+    async def dump(self) -> list[str]:
+        """All rows of the (SQLite) database, except what a request changes by itself."""
+
+        def read(connection: Connection) -> list[str]:
+            driver: Any = connection.connection.driver_connection
+            return [line for line in driver.iterdump() if "console_failures" not in line]
+
+        return await self.database.read(read)
+
     def stranger(self, *, host: str = HOST, ip: str = "127.0.0.1") -> httpx.AsyncClient:
         """A browser that is not logged in."""
         scheme = "https" if self.settings.is_https else "http"

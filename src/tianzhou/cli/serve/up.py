@@ -6,7 +6,7 @@ master, each a process (`replicas.py`).
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tianzhou.broker.config import load_broker_config
@@ -16,6 +16,7 @@ from tianzhou.cli.serve import foreground, logging
 from tianzhou.cli.serve.arguments import ServerArguments
 from tianzhou.cli.serve.layouts import LAYOUTS, UpLayout, started_text
 from tianzhou.cli.serve.replicas import REPLICAS_MAX, REPLICAS_MIN, UpReplicas
+from tianzhou.cli.serve.with_console import S, WithConsole, with_line
 from tianzhou.cli.shared import terminal
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.log_settings import LogLevel
@@ -127,13 +128,24 @@ def main(arguments: Sequence[str]) -> int:
             listen=options.listen, more=more, demo=options.demo,
         )  # fmt: skip
 
-    def started(program: Up, _: str) -> str:
+    def started(program: Up) -> str:
         return (
             f"nameserver {program.namesrv_address}, broker {program.broker_address}, "
             f"data in {options.data}; Ctrl-C to stop"
         )
 
-    return foreground.run("up", make, started)
+    return _run(options, make, started)
+
+
+def _run(options: argparse.Namespace, make: Callable[[], S], started: Callable[[S], str]) -> int:
+    """Run the servers, with the console unless it is not wanted."""
+    if options.no_console:
+        return foreground.run("up", make, lambda program, _: started(program))
+
+    def make_all() -> WithConsole[S]:
+        return WithConsole(make(), options.data.absolute(), options.console_port)
+
+    return foreground.run("up", make_all, with_line(started))
 
 
 def _run_layout(options: argparse.Namespace, more: Sequence[Given]) -> int:
@@ -147,7 +159,7 @@ def _run_layout(options: argparse.Namespace, more: Sequence[Given]) -> int:
             broker_port=options.port, listen=options.listen, more=more,
         )  # fmt: skip
 
-    return foreground.run("up", make, lambda program, _: started_text(program))
+    return _run(options, make, started_text)
 
 
 def _run_replicas(options: argparse.Namespace, more: Sequence[Given]) -> int:
@@ -162,14 +174,15 @@ def _run_replicas(options: argparse.Namespace, more: Sequence[Given]) -> int:
             etcd=options.etcd, more=more,
         )  # fmt: skip
 
-    return foreground.run("up", make, lambda program, _: program.started_text())
+    return _run(options, make, UpReplicas.started_text)
 
 
 def _parser() -> ServerArguments:
     parser = ServerArguments(
         COMMAND,
         "Start a nameserver and a broker in one process, or with --layout several of both, or "
-        "with --replicas a group with automatic failover. Ctrl-C stops them.",
+        "with --replicas a group with automatic failover; and the web console, if it is "
+        "installed. Ctrl-C stops them.",
     )
     add = parser.add_argument
     add("--data", type=Path, default=Path("data"), metavar="FOLDER",
@@ -204,6 +217,9 @@ def _parser() -> ServerArguments:
         metavar="PORT",
         help="with --replicas: etcd's port, 2379 by default; the one above it is used, too",
     )
+    add("--console-port", type=int, default=8080, metavar="PORT",
+        help="port of the web console on 127.0.0.1, 8080 by default")  # fmt: skip
+    add("--no-console", action="store_true", help="do not start the web console")
     add("--demo", action="store_true",
         help="send, receive and measure messages; plot the result")  # fmt: skip
     parser.add_set("a setting of the broker")

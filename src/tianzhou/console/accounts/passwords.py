@@ -101,7 +101,10 @@ def problem_of(password: str, login: str) -> Text | None:
         return Text("The password must not be made of the login.")
     if len(set(plain)) < _DIFFERENT_MIN:
         return Text("The password has too few different characters.")
-    if any(_is_common(each) for each in (plain, plain.translate(_SWAPPED))):
+    bare = re.sub(r"[^a-z]+$", "", plain)
+    if any(_is_common(each) for each in (plain, plain.translate(_SWAPPED))) or (
+        len(plain) - len(bare) < LENGTH_MIN and _is_common(bare.translate(_SWAPPED))
+    ):
         return Text("The password is made of words that are guessed first; use other ones.")
     steps = sum(pair in _STEPS for pair in itertools.pairwise(plain))
     if steps >= _STEPS_RATIO_MAX * (len(plain) - 1):

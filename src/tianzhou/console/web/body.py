@@ -53,7 +53,7 @@ def fields_of(body: bytes, content_type: str) -> dict[str, object]:
     if kind == JSON:
         try:
             decoded: object = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
             raise Refusal(Text("The body is not JSON: {why}", why=str(e))) from e
         if not isinstance(decoded, dict):
             raise Refusal(Text("The body must be a JSON object."))
