@@ -94,13 +94,24 @@ class OneRole:
         absent: Iterable[int] = (),
         cluster_id: str = "etcd",
         empty: bool = False,
+        seen: tuple[int, int] = (0, 0),
+        seen_now: tuple[int, int] = (0, 0),
     ) -> list[Action]:
-        """A view arrives; its revision is a new one unless it is given."""
+        """A view arrives; its revision is a new one unless it is given. `seen` is what the other
+        replicas said at their start of a newer state, `seen_now` what those that are alive say.
+        """
         self.revision += 1
         number = self.revision if revision is None else revision
         leases = {
             each: Known(
-                Alive(incarnation=10 * each, epoch=4, end=(ends or {}).get(each, 100), confirm=0),
+                Alive(
+                    incarnation=10 * each,
+                    epoch=4,
+                    end=(ends or {}).get(each, 100),
+                    confirm=0,
+                    seen_epoch=seen_now[0] if each != 1 else 0,
+                    seen_revision=seen_now[1] if each != 1 else 0,
+                ),
                 50 + each,
             )
             for each in alive
@@ -109,7 +120,9 @@ class OneRole:
             each: Known(
                 Replica(
                     addr=f"h{each}:1", ha=f"h{each}:2", store_id="", boot_id="", empty=empty,
-                    priority=(priorities or {}).get(each, 1),
+                    priority=(priorities or {}).get(each, 1), group="g",
+                    seen_epoch=seen[0] if each != 1 else 0,
+                    seen_revision=seen[1] if each != 1 else 0,
                 ),
                 10 * each,
             )

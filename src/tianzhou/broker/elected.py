@@ -104,6 +104,8 @@ class ElectedBroker:
                 store_id=store_id, boot_id=self._start.boot_id,
                 empty=core.store.end_log_offset == core.store.first_log_offset,
                 priority=config.broker_election_priority, version=tianzhou.__version__,
+                group=self._facts.facts.group, seen_epoch=self._facts.facts.highest_epoch,
+                seen_revision=self._facts.facts.state_revision,
             ),
             host=self, fence_command=config.ha_fence_command, role_command=config.ha_role_command,
         )  # fmt: skip

@@ -70,7 +70,9 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cluster_id: str = ""
     """The id of the etcd cluster (R14)."""
     highest_epoch: int = 0
-    """The largest epoch seen in the group's state (R14)."""
+    """The largest epoch seen in the group's state (R14); that of the next field."""
+    state_revision: int = 0
+    """The largest revision of the group's state in that epoch, by this or another replica (R14)."""
     master: int = 0
     """The master that it followed last, 0 if none: the only one to follow without etcd (R0)."""
     master_addr: str = ""
@@ -210,7 +212,8 @@ class FactsFile:
             facts = msgspec.json.decode(line, type=ReplicaFacts)
         except msgspec.MsgspecError as error:
             raise StoreCorrupt(self._damaged(f"its content cannot be read ({error})")) from error
-        if min(facts.id, facts.followed_epoch, facts.confirm, facts.highest_epoch) < 0:
+        numbers = (facts.followed_epoch, facts.confirm, facts.highest_epoch, facts.state_revision)
+        if min(facts.id, *numbers) < 0:
             raise StoreCorrupt(self._damaged("it has a negative number"))
         return facts
 

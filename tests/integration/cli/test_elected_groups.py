@@ -441,6 +441,8 @@ async def test_brokers_with_fixed_roles_are_no_group(tmp_path: Path) -> None:
         at = ("--broker", it.broker.address)
         ran = await cli.run("broker", "group", NAME, *at, code=1)
         assert f"{NAME} has fixed roles, no automatic failover" in ran.err
+        ran = await cli.run("broker", "group", NAME, "--broker", namesrv, code=1)
+        assert f"{namesrv} knows no groups with automatic failover: it is a nameserver" in ran.err
         ran = await cli.run("broker", "group", NAME, "--broker", "127.0.0.1:1", code=1)
         assert f"no replica of {NAME} answers" in ran.err
         for code in (RequestCode.CONTROLLER_GET_METADATA_INFO, RequestCode.HA_GROUP):

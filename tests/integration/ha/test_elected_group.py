@@ -194,6 +194,17 @@ async def freeze_shortly(group: ElectedGroup, master: ElectedReplica) -> None:
     master.send_signal(signal.SIGCONT)
 
 
+async def freeze_slave(group: ElectedGroup, master: ElectedReplica) -> None:
+    """For longer than the lease: the others go on, and it misses what they store."""
+    slave = next(each for each in group.replicas if each is not master)
+    slave.send_signal(signal.SIGSTOP)
+    await group.in_sync(each for each in group.replicas if each is not slave)
+    await group.accepts(master)
+    await asyncio.sleep(3.5)
+    slave.send_signal(signal.SIGCONT)
+
+
 FAULTS = (
-    kill_master, stop_master, kill_slave, kill_master_and_restart, freeze_master, freeze_shortly
+    kill_master, stop_master, kill_slave, kill_master_and_restart, freeze_master, freeze_shortly,
+    freeze_slave,
 )  # fmt: skip

@@ -162,6 +162,7 @@ def normalize(role: Role) -> None:
     role.asked_ms, role.fresh_revision, role.follow_ms = None, 0, NEVER
     role.last_session = role.refused_by = 0
     role.diverged = None
+    role.facts = replace(role.facts, state_revision=0)
     role.number = 0 if role.pending is None else 1
     if role.pending is not None:
         plain = replace(role.pending.proposal.state, cause="", time_ms=0, history=())

@@ -27,10 +27,8 @@ WAIT_S = 15.0
 TWO_GROUPS = "two groups"
 """An alarm that no replica can raise: of brokers of one name that belong to different groups."""
 _POLL_S = 0.1
-_FIXED = (
-    ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-)
+_UNKNOWN = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+_FIXED = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +154,16 @@ async def _ask_all(
 
 
 def _none_answers(name: str, failures: Mapping[str, TianzhouError]) -> TianzhouError:
-    for error in failures.values():
-        if isinstance(error, RequestError) and error.code in _FIXED:
+    for address, error in failures.items():
+        if isinstance(error, RequestError) and error.code == _FIXED:
             return TargetError(
                 f"{name} has fixed roles, no automatic failover: it is off without haEtcdEndpoints "
                 "(docs/failover.md); for fixed roles there are `tianzhou broker ha` and `promote`"
+            )
+        if isinstance(error, RequestError) and error.code == _UNKNOWN:
+            return TargetError(
+                f"{address} knows no groups with automatic failover: it is a nameserver, a broker "
+                "of RocketMQ, or of an earlier version of Tianzhou"
             )
         if isinstance(error, RequestError):
             return error

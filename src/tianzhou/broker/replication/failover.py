@@ -35,7 +35,7 @@ from tianzhou.ha.epochs import EpochFile, within_log
 from tianzhou.ha.hello import Broker, LogState, Membership, Offer
 from tianzhou.ha.replica_facts import FactsFile, Start, of_start
 from tianzhou.ha.roles import actions as do
-from tianzhou.ha.roles import events, health, machine, service
+from tianzhou.ha.roles import events, health, machine, service, trust
 from tianzhou.ha.roles.counted_set import CountedSet
 from tianzhou.ha.roles.events import Command, Event
 from tianzhou.ha.roles.facts import LogFacts, Settings
@@ -412,9 +412,10 @@ class Failover:
         if not role.incarnation or role.stopped is not None:
             return None
         facts = self.log_facts()
+        seen = trust.newest_seen(role.view, role.facts)
         return Alive(
             incarnation=role.incarnation, epoch=facts.last_epoch, end=facts.end,
-            confirm=self.serving.confirm_log_offset,
+            confirm=self.serving.confirm_log_offset, seen_epoch=seen[0], seen_revision=seen[1],
         )  # fmt: skip
 
     # -- the follower observes the master ----------------------------------------------------------

@@ -80,11 +80,17 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     priority: int = 1
     """The smaller one is elected; 0 is never elected and not counted in minInSync."""
     version: str = ""
+    group: str = ""
+    """The group of its store at the start; empty if it had none."""
+    seen_epoch: int = 0
+    """Of the newest state of that group that it had seen then (R14)."""
+    seen_revision: int = 0
+    """The revision of that state."""
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a live replica says of its log; as old as the last put, so nothing is decided by it but
-    the order of candidates.
+    """What a live replica says of itself; as old as the last put, so of its log nothing is decided
+    by it but the order of candidates.
     """
 
     incarnation: int
@@ -92,6 +98,10 @@ class Alive(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of the newest entry of its log."""
     end: int
     confirm: int
+    seen_epoch: int = 0
+    """Of the newest state of the group that it has seen (R14)."""
+    seen_revision: int = 0
+    """The revision of that state."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -303,6 +303,7 @@ def answered(role: Role, outcome: Outcome, out: list[Action]) -> None:
         group=state.group,
         followed_epoch=max(role.facts.followed_epoch, state.epoch),
         highest_epoch=max(role.facts.highest_epoch, state.epoch),
+        state_revision=outcome.revision,
     )
     if pending.is_forced:
         facts = _accepted_by_force(role, facts)

@@ -147,6 +147,7 @@ def _viewed(role: Role, event: events.Viewed, now_ms: int, out: list[Action]) ->
         return
     role.view = view
     role.is_stale = role.is_stale and view.read_revision < role.fresh_revision
+    save(role, trust.informed(role.facts, view), out)
     problem = trust.problem_with(view, role.facts, role.log)
     if problem is not None and problem != role.untrusted:
         note(role, problem, out, is_alarm=True)

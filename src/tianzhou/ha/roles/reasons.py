@@ -36,6 +36,7 @@ class Code(StrEnum):
     NO_GROUP = "store without group"
     OTHER_CLUSTER = "other authority"
     EPOCH_WENT_BACK = "epoch went back"
+    REVISION_WENT_BACK = "revision went back"
     STATE_MISSING = "state missing"
     BELOW_CONFIRMED = "would cut confirmed messages"
     DISK_FAILED = "disk failed"

@@ -32,7 +32,7 @@ def code_of(one: OneRole) -> Code:
 
 def test_a_member_whose_master_has_no_lease_stands_with_all_compares() -> None:
     one = OneRole()
-    one.see(state())
+    one.see(state(), revision=90)
     one.follow()
     one.step(events.MasterDisconnected())
     actions = one.see(state(), alive=(1,), revision=90)

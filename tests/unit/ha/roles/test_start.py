@@ -2,13 +2,15 @@
 stores (R10).
 """
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from tests.support.one_role import EPOCHS, FACTS, START, OneRole, of, state
 
 from tianzhou.ha.authority.values import Result, Unchanged, Wish
 from tianzhou.ha.replica_facts import ReplicaFacts
-from tianzhou.ha.roles import events
+from tianzhou.ha.roles import events, trust
 from tianzhou.ha.roles.actions import Follow, Lead, Note, Propose, Read, Reply, Save, Serve, Stop
 from tianzhou.ha.roles.facts import LogFacts, Settings, UncleanRecovery
 from tianzhou.ha.roles.reasons import Code
@@ -184,10 +186,96 @@ def test_others_trust_another_authority_when_its_epoch_is_higher_than_any_before
     assert one.last(Follow).master == 2
 
 
-def test_the_highest_epoch_is_saved() -> None:
+def test_the_highest_epoch_and_the_revision_of_the_state_in_it_are_saved() -> None:
     one = OneRole()
-    one.see(state(epoch=8))
-    assert one.last(Save).facts.highest_epoch == 8
+    one.see(state(epoch=8), revision=70)
+    assert (one.last(Save).facts.highest_epoch, one.last(Save).facts.state_revision) == (8, 70)
+    one.see(state(epoch=8, in_sync=(1, 2)), revision=75)
+    assert one.last(Save).facts.state_revision == 75
+    one.see(state(epoch=9), revision=80)
+    assert (one.last(Save).facts.highest_epoch, one.last(Save).facts.state_revision) == (9, 80)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_backup_of_the_present_epoch_is_not_trusted(restarts: bool) -> None:
+    """It names a member that has left since, here this replica."""
+    one = OneRole()
+    one.see(state(), revision=70)
+    one.see(state(in_sync=(2, 3)), revision=75)
+    if restarts:
+        one = OneRole(facts=one.role.facts)
+    one.see(state(), revision=70, alive=(1,))
+    one.wait(20_000)
+    assert not one.all(Propose)
+    assert one.role.untrusted is not None
+    assert one.role.untrusted.code is Code.REVISION_WENT_BACK
+
+
+@pytest.mark.parametrize("source", ["seen", "seen_now"])
+@pytest.mark.parametrize("seen", [(4, 75), (6, 10)])
+def test_what_another_replica_has_seen_counts_too(seen: tuple[int, int], source: str) -> None:
+    """This one was down when the set changed, and the master is down now."""
+    one = OneRole()
+    said: dict[str, Any] = {source: seen}
+    one.see(state(), revision=70, alive=(1, 3), **said)
+    one.wait(20_000)
+    assert not one.all(Propose)
+    assert one.role.untrusted is not None
+    went_back = Code.REVISION_WENT_BACK if seen[0] == 4 else Code.EPOCH_WENT_BACK
+    assert one.role.untrusted.code is went_back
+    saved = one.last(Save).facts
+    assert (saved.highest_epoch, saved.state_revision) == seen
+    # Also when the other one is down.
+    one.see(state(), revision=70, alive=(1,))
+    one.wait(20_000)
+    assert not one.all(Propose)
+    # An operator ends it by an epoch above all of them.
+    wish = Wish(epoch=4, force=1, accept_loss=True)
+    one.see(state(), revision=70, alive=(1, 3), wish=wish, **said)
+    assert one.last(Propose).proposal.state.epoch == seen[0] + 1
+    one.answer(Result.OK)
+    one.see(one.last(Propose).proposal.state, revision=one.revision, alive=(1, 3), **said)
+    assert one.role.untrusted is None
+
+
+def test_what_others_have_seen_is_no_doubt_if_the_state_is_newer() -> None:
+    one = OneRole()
+    one.see(state(), revision=70, alive=(1, 3), seen=(4, 70), seen_now=(4, 70))
+    assert one.role.untrusted is None
+    assert one.all(Propose)
+
+
+def test_what_replicas_of_another_group_have_seen_is_no_doubt() -> None:
+    one = OneRole()
+    one.see(state(group="h"), revision=70, alive=(1, 3), seen=(9, 70))
+    assert one.role.facts.highest_epoch == 4
+
+
+def test_only_a_state_of_the_own_group_was_seen() -> None:
+    one = OneRole(facts=replace(FACTS, state_revision=500))
+    one.see(state(), revision=70)
+    assert trust.newest_seen(one.role.view, one.role.facts) == (4, 500)
+    one.see(state(group="another"), revision=71)
+    assert trust.newest_seen(one.role.view, one.role.facts) == (0, 0)
+    assert trust.newest_seen(None, one.role.facts) == (4, 500), "before the first view"
+
+
+def test_a_new_epoch_may_begin_at_any_revision() -> None:
+    """That of a restored etcd is smaller; a forced election ended the doubt."""
+    one = OneRole(facts=replace(FACTS, state_revision=500))
+    wish = Wish(epoch=4, force=1, accept_loss=True)
+    one.see(state(), revision=70, wish=wish)
+    one.answer(Result.OK)
+    leading = one.last(Lead)
+    assert leading.facts.state_revision == one.revision < 500
+    one.see(one.last(Propose).proposal.state, revision=one.revision)
+    assert one.role.untrusted is None
+
+
+def test_the_revision_of_the_own_election_is_known() -> None:
+    one = OneRole()
+    one.lead()
+    assert one.last(Lead).facts.state_revision > 100
 
 
 # -- unclean stores (R10) --------------------------------------------------------------------------
