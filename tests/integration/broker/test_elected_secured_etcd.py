@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -39,7 +40,7 @@ def etcd(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd
 async def test_they_elect_switch_and_acknowledge(
     tmp_path: Path, etcd: EtcdCluster, files: Path
 ) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "haEtcdUser": USER, "haEtcdPassword": PASSWORD, "haEtcdCaFile": str(files / "ca.pem"),
     }  # fmt: skip
     async with group_of(tmp_path, etcd, 3, **settings) as group:
@@ -63,7 +64,7 @@ async def test_they_elect_switch_and_acknowledge(
 async def test_a_broker_that_may_not_use_it_says_why_and_serves_nobody(
     tmp_path: Path, etcd: EtcdCluster, files: Path, wrong: dict[str, str], advice: str
 ) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "haEtcdUser": USER, "haEtcdPassword": PASSWORD, "haEtcdCaFile": str(files / "ca.pem"),
     } | wrong  # fmt: skip
     async with group_of(tmp_path, etcd, 1, **settings) as group:

@@ -129,7 +129,7 @@ class EtcdConnection(asyncio.Protocol):
             self._fail(exc)
         text = "the connection was closed before the answer"
         if not (self._has_answered or self._is_tls):
-            text += ": if etcd wants TLS, write https:// in haEtcdEndpoints"
+            text += ": it is not etcd, or wants TLS: then write https:// in haEtcdEndpoints"
         self._fail(ConnectionResetError(text))
 
 
