@@ -14,9 +14,10 @@ the interval (`cadence`). Without a database there is no history, and every inst
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import tzinfo
+from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 from sqlalchemy.exc import SQLAlchemyError
@@ -35,6 +36,9 @@ from tianzhou.console.collect.state import BrokerReading, ClusterState, Members
 from tianzhou.errors import BodyError, TianzhouError
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 WATCH_MS = 120_000
 """How long a topic or group is read in every round after a page has shown it."""
@@ -73,6 +77,8 @@ class Collector:
         recorder: Recorder | None = None,
         instance: str = "",
         interval_ms: int = INTERVAL_MS,
+        renew_s: float = RENEW_S,
+        follow_s: float = FOLLOW_S,
         wall: Clock = wall_ms,
         steady: Clock = steady_ms,
     ) -> None:
@@ -82,6 +88,8 @@ class Collector:
         self._zone_name = zone_name
         self._recorder = recorder
         self._instance = instance
+        self._renew_s = renew_s
+        self._follow_s = follow_s
         self._wall = wall
         self._steady = steady
         self._asker = Asker(admin, zone, wall, steady)
@@ -157,20 +165,20 @@ class Collector:
         recorder = self._recorder
         while True:
             try:
-                newer = await asyncio.to_thread(
+                newer = await in_thread(
                     recorder.newer_than, self._snapshot.version if self._snapshot else 0
                 )
                 if newer is not None:
                     await self._publish(newer)
-                if await asyncio.to_thread(recorder.acquire):
-                    self._state = await asyncio.to_thread(self._loaded)
+                if await in_thread(recorder.acquire):
+                    self._state = await in_thread(self._loaded)
                     self.is_leader = True
                     log.info("cluster %s: collected by this instance", self.cluster)
                     return
                 self._note_database("")
             except (SQLAlchemyError, BodyError) as e:
                 self._note_database(str(e).partition("\n")[0])
-            await asyncio.sleep(FOLLOW_S)
+            await asyncio.sleep(self._follow_s)
 
     def _loaded(self) -> ClusterState:
         """A new state with the counts that the last leader wrote."""
@@ -212,9 +220,9 @@ class Collector:
             await asyncio.Event().wait()
             return
         while True:
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(self._renew_s)
             try:
-                if not await asyncio.to_thread(self._recorder.acquire):
+                if not await in_thread(self._recorder.acquire):
                     self._lose("another instance holds the lease")
                     return
             except SQLAlchemyError as e:
@@ -252,7 +260,7 @@ class Collector:
                 for each in list(self._state.brokers.values())
             )
         )
-        await asyncio.to_thread(self._apply, readings, days)
+        await in_thread(self._apply, readings, days)
         members = await self._asker.members(self._state, wanted)
         warnings = [line for each in readings for line in each.warnings]
         if self._database_problem:
@@ -273,7 +281,7 @@ class Collector:
             nameservers=nameservers,
             warnings=tuple(warnings),
         )
-        snapshot = await asyncio.to_thread(self._compute, facts, members)
+        snapshot = await in_thread(self._compute, facts, members)
         round_ms = round((time.perf_counter() - started_s) * 1000)
         self._cadence = self._cadence.after(round_ms, self._asker.request_count)
         snapshot = replace(
@@ -284,7 +292,7 @@ class Collector:
         )
         await self._publish(snapshot)
         if self._recorder is not None:
-            await asyncio.to_thread(self._record, self._recorder, snapshot, days, at_steady_ms)
+            await in_thread(self._record, self._recorder, snapshot, days, at_steady_ms)
         self._state.round_number += 1
         return snapshot
 
@@ -327,8 +335,21 @@ class Collector:
             self._published.notify_all()
 
 
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run blocking work in a thread. A cancelled caller waits for its end.
+
+    Otherwise the thread would go on with the state, or with a connection of a closed database.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
 async def _released(recorder: Recorder) -> None:
     try:
-        await asyncio.to_thread(recorder.release)
+        await in_thread(recorder.release)
     except (SQLAlchemyError, TianzhouError) as e:
         log.warning("the lease is not given up, it ends by itself: %s", e)

@@ -43,8 +43,11 @@ class Written:
 class Recorder:
     """The rows of one cluster. Use it from one thread at a time."""
 
-    def __init__(self, engine: Engine, cluster: str, holder: str) -> None:
+    def __init__(
+        self, engine: Engine, cluster: str, holder: str, *, lease_ms: int = leases.LEASE_MS
+    ) -> None:
         self._engine = engine
+        self._lease_ms = lease_ms
         self._cluster = cluster
         self._holder = holder
         self._history = History(cluster)
@@ -55,7 +58,8 @@ class Recorder:
 
     def acquire(self) -> bool:
         """Get or renew the lease. Raises SQLAlchemyError."""
-        return leases.acquire(self._engine, lease_of(self._cluster), self._holder)
+        name = lease_of(self._cluster)
+        return leases.acquire(self._engine, name, self._holder, self._lease_ms)
 
     def release(self) -> None:
         """Give it up. Raises SQLAlchemyError."""
