@@ -336,9 +336,7 @@ class Listener:
         silent = [each for each in silent if each in self._connections and not each.is_counted]
         if len(silent) < self._silent_max:
             return
-        (host, _), = Counter(each.host for each in silent).most_common(1)  # fmt: skip
-        oldest = next(each for each in silent if each.host == host)
-        self._drop_bad(oldest, "it sent no report, and others are waiting")
+        self._drop_bad(_oldest_of_one_host(silent), "it sent no report, and others are waiting")
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -374,8 +372,12 @@ class Listener:
         side = connection.side
         if not self._has_free_slot(connection):
             text = f"{self._slaves_max} slaves are connected, the limit"
-            self._drop_bad(connection, text)
-            return
+            # Anything can be a slave by default HA; one of ours has said hello.
+            others = [each for each in self._connections if each.is_counted and not each.side.hello]
+            if not side.is_ours or not others:
+                self._drop_bad(connection, text)
+                return
+            self._drop_bad(_oldest_of_one_host(others), f"{text}, and one of Tianzhou connects")
         connection.is_counted = True
         if side.problem is not None:
             self._cannot_follow(connection)
@@ -488,3 +490,9 @@ class Listener:
         if self._connections:
             due_ms = min(each.side.due_ms() for each in self._connections)
             self._wake_by(max(due_ms, now_ms + 1))
+
+
+def _oldest_of_one_host(connections: list[SlaveConnection]) -> SlaveConnection:
+    """The first connection of the host that has most of them."""
+    (host, _), = Counter(each.host for each in connections).most_common(1)  # fmt: skip
+    return next(each for each in connections if each.host == host)

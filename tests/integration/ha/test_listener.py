@@ -622,6 +622,26 @@ async def test_slaves_above_the_limit_are_refused_and_one_that_returns_is_not(
             each.close()
 
 
+@on_each_loop
+async def test_connections_of_default_ha_do_not_shut_out_slaves_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with master(tmp_path, connections_max=5, silent_max=2) as it:
+        it.append()
+        foreign = [await it.default(0) for _ in range(3)]
+        await it.until_connected(3)
+        slaves = [await it.own(0, number) for number in range(3)]
+        for slave in slaves:
+            await slave.follow(it.end)
+        assert all([await each.is_closed() for each in foreign])
+        assert {each.name for each in it.listener.status()} == {"id:0", "id:1", "id:2"}
+        assert "one of Tianzhou connects" in warnings_in(caplog)[0]
+        late = await it.default(0)
+        assert await late.is_closed()
+        for each in (*foreign, *slaves, late):
+            each.close()
+
+
 # -- flow control ----------------------------------------------------------------------------------
 
 
