@@ -14,6 +14,7 @@ from tianzhou.console.views import (
     login,
     me,
     messages,
+    oidc,
     people,
     tail,
     trace,
@@ -47,6 +48,8 @@ ROUTES: tuple[Route, ...] = (
     answer("/login", login.log_in, "Log in", who=ALL, methods=BOTH),
     answer("/setup/{code}", login.set_up, "Set up", who=ALL, methods=BOTH),
     answer("/display", login.display, "Language and theme", who=ALL, methods=("POST",)),
+    answer("/oidc/start", oidc.start, "Log in", who=ALL),
+    answer("/oidc/callback", oidc.callback, "Log in", who=ALL),
     answer("/logout", login.log_out, "Log out", who=ALL, methods=("POST",)),
     answer("/healthz", health.healthz, "Health", who=ALL),
     # -- for programs ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tianzhou.admin import Admin
 from tianzhou.admin.requests import TIMEOUT_MS as ADMIN_TIMEOUT_MS
 from tianzhou.console import app
 from tianzhou.console.accounts import people, setup_codes
+from tianzhou.console.accounts.oidc import Provider
 from tianzhou.console.accounts.passwords import problem_of
 from tianzhou.console.collect.asking import TIMEOUT_MS
 from tianzhou.console.collecting import Collectors
@@ -70,6 +71,8 @@ class ConsoleServer:
         settings = self.settings
         database = ConsoleDatabase(settings.database_url)
         console = self.console = Console(settings=settings, database=database)
+        if settings.oidc is not None:
+            console.provider = Provider(settings.oidc)
         for each in settings.clusters:
             console.clusters[each.name] = WatchedCluster(settings=each, admin=open_admin(each))
         code = await self._first_start(console)

@@ -56,8 +56,6 @@ class OidcSettings:
     """Values of the claim that make an administrator."""
     readers: tuple[str, ...] = ()
     """Values of the claim that make a reader; "*" stands for every person of the provider."""
-    is_insecure_allowed: bool = False
-    """Whether the issuer may be plain HTTP, on loopback only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

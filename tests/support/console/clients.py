@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from tianzhou.console import app
 from tianzhou.console.accounts import people, sessions, tokens
+from tianzhou.console.accounts.oidc import Provider
 from tianzhou.console.server import open_admin
 from tianzhou.console.settings import ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
@@ -37,6 +38,8 @@ class ConsoleUnderTest:
         self.console = Console(settings=self.settings, database=self.database)
         self.console.now_ms = lambda: self.now_ms
         self.now_ms = 1_790_000_000_000
+        if self.settings.oidc is not None:
+            self.console.provider = Provider(self.settings.oidc)
         for each in self.settings.clusters:
             self.console.clusters[each.name] = WatchedCluster(settings=each, admin=open_admin(each))
         self.application: Application = app.build(self.console)

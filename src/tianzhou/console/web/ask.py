@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from tianzhou.clock import wall_ms
+from tianzhou.console.accounts.oidc import Provider
 from tianzhou.console.accounts.passwords import Passwords
 from tianzhou.console.accounts.people import Person
 from tianzhou.console.accounts.sessions import Session
@@ -57,6 +58,8 @@ class Console:
     database: ConsoleDatabase
     passwords: Passwords = field(default_factory=Passwords)
     clusters: dict[str, WatchedCluster] = field(default_factory=dict[str, WatchedCluster])
+    provider: Provider | None = None
+    """Login by OpenID, where it is set up."""
     routes: Sequence[Route] = ()
     metrics: Metrics = field(default_factory=Metrics)
     answers: Answers = field(default_factory=Answers)
@@ -109,6 +112,8 @@ class Ask:
     path: Mapping[str, str] = field(default_factory=dict[str, str])
     """The names in the address, such as `cluster`."""
     query: Mapping[str, str] = field(default_factory=dict[str, str])
+    origin: str = ""
+    """Scheme, name and port under which the browser addresses the console."""
     address: str = "/"
     """The path below the root, without `.json`."""
     form: str = "html"

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from tianzhou.console.settings import ConsoleSettings
 from tianzhou.console.text import Text
 from tianzhou.console.web import body, figures, gate, render, responses, static
 from tianzhou.console.web.ask import Ask, Caller, Console
@@ -132,6 +133,7 @@ class Application:
             caller=Caller(),
             method=request.method,
             query=dict(request.query_params),
+            origin=_origin(request, self.console.settings),
             address=address,
             form=form,
             language=language_of(
@@ -399,6 +401,11 @@ def _again(fields: Mapping[str, object]) -> list[tuple[str, str]]:
             values = cast("list[object]", value) if isinstance(value, list) else [value]
             pairs += [(name, str(each)) for each in values]
     return pairs
+
+
+def _origin(request: Request, settings: ConsoleSettings) -> str:
+    scheme = "https" if settings.is_https else str(request.scope["scheme"])
+    return f"{scheme}://{request.headers.get('host', '')}"
 
 
 def _theme(text: str) -> str:
