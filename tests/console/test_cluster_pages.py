@@ -23,9 +23,15 @@ TABS = {
     "/nameservers": ("brokers", "kv", "settings"),
     "/topics/orders": ("overview", "queues", "settings"),
     f"/topics/{quote(SPECIAL_TOPIC, safe='')}": ("overview", "queues", "settings"),
-    "/groups/billing": ("overview", "queues", "members", "settings"),
-    "/groups/mixed": ("overview", "queues", "members", "settings"),
-    f"/groups/{quote(SPECIAL_GROUP, safe='')}": ("overview", "queues", "members", "settings"),
+    "/groups/billing": ("overview", "queues", "members", "settings", "history"),
+    "/groups/mixed": ("overview", "queues", "members", "settings", "history"),
+    f"/groups/{quote(SPECIAL_GROUP, safe='')}": (
+        "overview",
+        "queues",
+        "members",
+        "settings",
+        "history",
+    ),
 }
 PAGES = [
     "/", "/c/main", "/c/main/brokers", "/c/main/topics", "/c/main/topics?kinds=all",

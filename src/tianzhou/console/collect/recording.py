@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from tianzhou.console.collect import daily, leases, tables
+from tianzhou.console.collect import daily, leases, member_events, tables
 from tianzhou.console.collect.counting import Ledger
 from tianzhou.console.collect.days import Days
 from tianzhou.console.collect.history import MINUTE_MS, History, Sample, SeriesName
@@ -53,6 +53,8 @@ class Recorder:
         self._history = History(cluster)
         self._pending: list[tuple[int, Mapping[SeriesName, Sample]]] = []
         self._expired_hour = 0
+        self._members: member_events.Members | None = None
+        """As of the last round that was written; None: not read yet."""
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -97,6 +99,9 @@ class Recorder:
         """Write everything of a round; the ledger is not used by another thread meanwhile."""
         changes = daily.changes_of(ledger)
         try:
+            if self._members is None:
+                last = self.newer_than(0)
+                self._members = {} if last is None else member_events.members_in(last, {})
             with self._engine.begin() as connection:
                 leases.require(connection, lease_of(self._cluster), self._holder)
                 row = {
@@ -107,6 +112,8 @@ class Recorder:
                 daily.write(connection, self._cluster, changes, snapshot.as_of_ms)
                 for minute, samples in self._pending:
                     self._history.write(connection, minute, samples)
+                events = member_events.events_between(self._members, snapshot)
+                member_events.write(connection, self._cluster, events)
         except leases.LeaseLost as e:
             self._history.reset()
             return Written(str(e), is_lease_lost=True)
@@ -114,6 +121,7 @@ class Recorder:
             self._history.reset()
             return Written(str(database_error(str(self._engine.url), e)))
         daily.written(ledger, changes)
+        self._members = member_events.members_in(snapshot, self._members)
         ledger.forget_days(days.yesterday)
         self._pending.clear()
         return Written(self._tidy(snapshot.as_of_ms))
@@ -126,6 +134,7 @@ class Recorder:
             if self._expired_hour != now_ms // 3_600_000:
                 with self._engine.begin() as connection:
                     deleted = self._history.expire(connection, now_ms)
+                    member_events.expire(connection, self._cluster, now_ms)
                 if not deleted:
                     self._expired_hour = now_ms // 3_600_000
         except SQLAlchemyError as e:

@@ -1,4 +1,4 @@
-"""The tables of the collectors: leases, snapshots, marks of the daily counts, history.
+"""The tables of the collectors: leases, snapshots, marks of the daily counts, history, members.
 
 Times are ms since 1970 unless the column says minute or hour (since 1970). `open_tables` creates
 and migrates them, together with the tables that the console shares with the pipelines.
@@ -100,6 +100,22 @@ hours = Table(
     Column("done", BigInteger),
     Index("console_hours_hour", "hour"),
     sqlite_with_rowid=False,
+)
+
+member_events = Table(
+    "console_member_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("cluster", _NAME, nullable=False),
+    Column("consumer_group", _NAME, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("client_id", _NAME, nullable=False),
+    # came, went, address or version.
+    Column("what", String(16), nullable=False),
+    Column("address", _NAME, nullable=False),
+    Column("version", String(64), nullable=False),
+    Column("language", String(64), nullable=False),
+    Index("console_member_events_group", "cluster", "consumer_group", "at_ms"),
 )
 
 

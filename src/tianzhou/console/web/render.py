@@ -121,9 +121,14 @@ def _iso(context: Context, ms: int) -> str:
     return figures.iso(ms, context["ask"].zone)
 
 
-def _json_attribute(value: object) -> str:
-    """A value for a `data-` attribute, which is escaped like all text."""
-    return json.dumps(msgspec.to_builtins(value, enc_hook=str), separators=(",", ":"))
+@pass_context
+def _json_attribute(context: Context, value: object) -> str:
+    """A value for a `data-` attribute, which is escaped like all text; its texts are translated."""
+
+    def translated(each: object) -> object:
+        return each.translated(context["words"]) if isinstance(each, Text) else str(each)
+
+    return json.dumps(msgspec.to_builtins(value, enc_hook=translated), separators=(",", ":"))
 
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24

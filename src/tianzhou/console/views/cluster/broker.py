@@ -157,8 +157,8 @@ def _chosen(replicas: list[Broker], text: str) -> Broker | None:
 async def _with_figures(ask: Ask, page: BrokerPage, found: Broker) -> BrokerPage:
     span = charts.span_of(ask)
     lines = [
-        (Text("In"), SeriesName(BROKER_IN, found.label), charts.per_s),
-        (Text("Out"), SeriesName(BROKER_OUT, found.label), charts.per_s),
+        (Text("Incoming"), SeriesName(BROKER_IN, found.label), charts.per_s),
+        (Text("Outgoing"), SeriesName(BROKER_OUT, found.label), charts.per_s),
     ]
     page = msgspec.structs.replace(
         page,

@@ -1,12 +1,16 @@
 """One consumer group: progress by topic and queue, members, settings, history of its members."""
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from tianzhou.admin.fanout import BrokerRef, Gathered, gather_any
 from tianzhou.admin.group_detail import merge_progress, queue_progress
+from tianzhou.console.collect import member_events
 from tianzhou.console.collect.history import GROUP, SeriesName
+from tianzhou.console.collect.member_events import MemberEvent
 from tianzhou.console.collect.snapshot import Contradiction, Group, Snapshot
 from tianzhou.console.text import Text
 from tianzhou.console.views.cluster import charts
@@ -23,11 +27,12 @@ from tianzhou.console.views.cluster.state import (
 )
 from tianzhou.console.web.ask import Ask
 from tianzhou.console.web.listing import Listing, listing
+from tianzhou.console.web.refusals import Unavailable
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.stats import ConsumeStats
 
-TABS = ("overview", "queues", "members", "settings")
+TABS = ("overview", "queues", "members", "settings", "history")
 
 
 class GroupTopicRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +90,8 @@ class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
     queues: Listing[GroupQueueRow] | None = None
     members: tuple[MemberRow, ...] | None = None
     settings: SettingTable | None = None
+    events: Listing[MemberEvent] | None = None
+    """Who came and who left, newest first."""
     problems: tuple[tuple[str, str], ...] = ()
     """(broker, reason): what is not in queues, members or settings."""
 
@@ -124,6 +131,8 @@ async def group(ask: Ask) -> GroupPage:
         return msgspec.structs.replace(page, members=members, problems=problems)
     if tab == "settings":
         return await _with_settings(ask, page, snapshot, found)
+    if tab == "history":
+        return msgspec.structs.replace(page, events=await _events(ask, name))
     span, series = charts.span_of(ask), SeriesName(GROUP, name)
     return msgspec.structs.replace(
         page,
@@ -247,3 +256,19 @@ async def _with_settings(
         problems |= {at.name: answered.problem for at in brokers}
     settings = side_by_side(tables, problems)
     return msgspec.structs.replace(page, settings=settings, problems=tuple(problems.items()))
+
+
+async def _events(ask: Ask, group: str) -> Listing[MemberEvent]:
+    engine, cluster = ask.database.engine, ask.cluster.name
+    try:
+        found = await asyncio.to_thread(member_events.newest, engine, cluster, group)
+    except SQLAlchemyError as e:
+        text = Text("The database does not answer: {why}", why=type(e).__name__)
+        raise Unavailable(text, retry_s=10) from e
+    return listing(
+        ask,
+        found,
+        find=lambda row: (row.client_id, row.address, row.version, row.what),
+        sort={"at": lambda row: row.at_ms, "client": lambda row: row.client_id},
+        first="-at",
+    )

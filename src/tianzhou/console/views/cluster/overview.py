@@ -36,6 +36,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """in, out, lag: the last hour."""
     brokers: tuple[BrokerRow, ...]
     busiest: tuple[TopicRow, ...]
+    is_rate_known: bool
+    """Whether the rate of any topic is known; not before the second round."""
     furthest_behind: tuple[GroupRow, ...]
     topic_sparks: dict[str, Spark]
     group_sparks: dict[str, Spark]
@@ -48,8 +50,8 @@ async def overview(ask: Ask) -> Overview:
     span = charts.span_of(ask)
     masters = [each.label for each in snapshot.brokers if each.is_master]
     cluster = SeriesName(CLUSTER)
-    lines = [(Text("In"), cluster, charts.per_s)]
-    lines += [(Text("Out"), SeriesName(BROKER_OUT, each), charts.per_s) for each in masters]
+    lines = [(Text("Incoming"), cluster, charts.per_s)]
+    lines += [(Text("Outgoing"), SeriesName(BROKER_OUT, each), charts.per_s) for each in masters]
     busiest = sorted(
         (each for each in snapshot.topics if each.kind == NORMAL and each.in_per_s),
         key=lambda each: -(each.in_per_s or 0),
@@ -77,6 +79,7 @@ async def overview(ask: Ask) -> Overview:
         },
         brokers=tuple(broker_row(each) for each in snapshot.brokers[:TOP_ROWS]),
         busiest=tuple(map(topic_row, busiest)),
+        is_rate_known=any(each.in_per_s is not None for each in snapshot.topics),
         furthest_behind=tuple(map(group_row, behind)),
         topic_sparks=await charts.sparks(
             ask, TOPIC, [each.name for each in busiest], charts.per_s

@@ -43,7 +43,9 @@ def problems_of(snapshot: Snapshot, *, is_stale: bool) -> tuple[Problem, ...]:
 
 def is_behind(group: Group) -> bool:
     """Whether a backlog is large and does not go away by itself within a minute."""
-    is_old = group.oldest_age_ms is None or group.oldest_age_ms >= AGE_WARN_MS
+    is_old = (
+        group.oldest_age_ms is None or group.oldest_is_minimum or group.oldest_age_ms >= AGE_WARN_MS
+    )
     return not group.is_internal and (group.lag or 0) > LAG_WARN and is_old
 
 

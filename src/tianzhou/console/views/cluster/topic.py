@@ -99,7 +99,7 @@ async def topic(ask: Ask) -> TopicPage:
         return msgspec.structs.replace(page, settings=_settings(found))
     groups = _groups(snapshot, found)
     span = charts.span_of(ask)
-    lines = [(Text("In"), SeriesName(TOPIC, name), charts.per_s)]
+    lines = [(Text("Incoming"), SeriesName(TOPIC, name), charts.per_s)]
     return msgspec.structs.replace(
         page,
         groups=groups,
