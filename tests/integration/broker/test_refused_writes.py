@@ -277,6 +277,30 @@ async def test_a_session_that_ends_acknowledges_nothing(tmp_path: Path, topic: s
         assert (await sending).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
+@pytest.mark.parametrize("name", ["commit", "rollback", "send back", "recall"])
+async def test_what_a_session_did_not_confirm_is_not_reported_as_done(
+    tmp_path: Path, name: str
+) -> None:
+    """A consumer would go on without the message that it sent back, which a switch may remove."""
+    async with cluster(
+        tmp_path, brokerRole="SYNC_MASTER", slaveTimeout="60000", recallMessageEnable="true"
+    ) as it:
+        serving, store = it.broker.serving, it.broker.store
+        serving.show_confirmed(store.end_log_offset)
+        serving.begin_session(Counted(confirm=1 << 40))
+        stored = await _prepare(it)
+        serving.end_session()
+        counted = Counted(confirm=store.end_log_offset)
+        serving.begin_session(counted)
+        serving.confirm(counted.confirm)
+        asked = asyncio.ensure_future(WRITES[name](it, stored))
+        await eventually(lambda: it.broker.durability.waiting_count == 1, "a request that waits")
+        serving.end_session()
+        answer = await asked
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert "repeat the request" in (answer.remark or "")
+
+
 # -- after the event loop stood still --------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
 from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pops import WaitingPop
@@ -13,6 +14,11 @@ from tianzhou.protocol.command import Command, response_to
 from tianzhou.protocol.headers import Header, encode
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.scheduler import Steps
+
+_NOT_CONFIRMED: Final = (
+    "stored here, but the replicas in sync did not confirm it in time, so another master may not "
+    "have it: repeat the request"
+)
 
 
 def success(header: Header) -> Command:
@@ -51,9 +57,12 @@ async def _when_stored(
 ) -> Command:
     if is_new_topic:
         await deps.saved()
+    # With fixed roles a time-out is no failure, as in RocketMQ: the message is stored, and a retry
+    # would store it twice. With elected ones it is: a switch may remove the message.
     if outcome is not None:
-        # A time-out is no failure: the message is stored, and a retry would store it twice.
-        code_of(await outcome)
+        code = code_of(await outcome)
+        if code == ResponseCode.FLUSH_SLAVE_TIMEOUT and deps.store.shows_confirmed:
+            raise RequestError(code, _NOT_CONFIRMED)
     return answer
 
 
