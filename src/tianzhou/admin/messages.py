@@ -118,6 +118,8 @@ class ScheduledMessage:
 
     broker: BrokerRef
     handle: str
+    is_cancelled: bool = False
+    """Whether it was recalled."""
 
     @property
     def deliver_ms(self) -> int:
@@ -413,10 +415,12 @@ class Messages:
             found = await self.by_key(
                 TIMER_TOPIC, message_id, unique=True, broker=at.name, through=topic
             )
+            # A recall is stored under the id of its message.
+            is_cancelled = any(properties.TIMER_DEL_UNIQKEY in m.properties for m in found.messages)
             for message in reversed(found.messages):
                 handle = handle_of(message.properties, at.name)
                 if handle is not None and decode_handle(handle).topic == topic:
-                    return ScheduledMessage(at, handle)
+                    return ScheduledMessage(at, handle, is_cancelled)
         raise TargetError(
             f"no timed message {message_id} of {topic} is pending; delivered messages and delay "
             f"levels cannot be recalled"

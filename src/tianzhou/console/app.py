@@ -22,6 +22,7 @@ from tianzhou.console.views import (
 from tianzhou.console.views.cluster import (
     broker,
     brokers,
+    dead_letters,
     group,
     groups,
     members,
@@ -78,6 +79,8 @@ ROUTES: tuple[Route, ...] = (
     page("/c/{cluster}/messages/{id}/trace", trace.trace, "Trace"),
     answer("/c/{cluster}/messages/{id}/body", messages.message_body, "Body", scope="bodies"),
     # -- dead letters ------------------------------------------------------------------------------
+    page("/c/{cluster}/dead-letters", dead_letters.dead_letters, "Dead letters", is_live=True,
+         version=LATEST, rows="groups"),
     page(
         "/c/{cluster}/dead-letters/{group}", letters.letters, "Dead letters",
         change("resend", change_letters.resend),

@@ -243,6 +243,8 @@ async def recall(ask: Ask, given: OfTopic) -> Prepared:
         waiting = await bounded(messages.find_scheduled(topic, message_id))
     except TianzhouError as e:
         raise Conflict(Text("It cannot be cancelled: {why}", why=str(e))) from e
+    if waiting.is_cancelled:
+        raise Conflict(Text("The message {id} is cancelled already.", id=message_id))
     plan = Plan(
         title=Text("Cancel the timed message {id}", id=message_id),
         rows=(PlanRow(subject=topic, what=Text("Message"), before=message_id, after=None),),

@@ -62,6 +62,7 @@ async def events(
 
     reader = loop.create_task(read())
     shown = quiet = 0
+    second_s, in_second = loop.time(), 0
     try:
         yield b": begins\n\n"
         while True:
@@ -74,13 +75,14 @@ async def events(
             batch: list[tuple[QueueRef, StoredMessage]] = []
             failure: TianzhouError | None = None
             each = await _first(arrived, min(_BEAT_S, deadline_s - loop.time()))
-            began_s = loop.time()
+            if loop.time() - second_s >= 1:
+                second_s, in_second = loop.time(), 0
             while each is not None:
                 if isinstance(each, TianzhouError):
                     failure = each
                 else:
                     batch.append(each)
-                is_full = failure is not None or len(batch) >= rate or arrived.empty()
+                is_full = failure is not None or in_second + len(batch) >= rate or arrived.empty()
                 each = None if is_full else arrived.get_nowait()
             for at, message in batch:
                 yield _event("message", row_of(message, at.broker.name))
@@ -93,10 +95,10 @@ async def events(
             if failure is not None:
                 yield _event("end", {"why": "failed", "text": str(failure)})
                 return
-            if len(batch) >= rate:
-                rest_s = _BEAT_S - (loop.time() - began_s)
+            in_second += len(batch)
+            if in_second >= rate:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(rest_s, 0)):
+                    async with asyncio.timeout(max(second_s + 1 - loop.time(), 0)):
                         await replaced.wait()
     finally:
         reader.cancel()

@@ -21,11 +21,11 @@
   const show = (message) => {
     const row = template.content.firstElementChild.cloneNode(true);
     const cell = (name) => row.querySelector(`[data-of="${name}"]`);
-    cell("stored").textContent = time.format(new Date(message.stored_ms));
+    cell("stored").textContent = time.format(new Date(message.stored_ms)).replace(",", ".");
     const link = cell("id");
     link.href = box.dataset.message + encodeURIComponent(message.offset_id);
     link.title = message.id;
-    link.textContent = message.id.length > 20 ? `${message.id.slice(0, 19)}…` : message.id;
+    link.textContent = message.id.length > 13 ? `…${message.id.slice(-12)}` : message.id;
     cell("tags").textContent = message.tags;
     cell("keys").textContent = message.keys.join(" ");
     cell("place").textContent = `${message.broker}/${message.queue}@${message.queue_offset}`;

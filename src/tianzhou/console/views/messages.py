@@ -77,6 +77,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     broker: str
     deliver_ms: int
+    is_cancelled: bool
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +275,10 @@ async def scheduled_of(ask: Ask, topic: str) -> Scheduled:
     except (TargetError, RequestError) as e:
         text = Text("There is no message {id} here.", id=ask.path["id"][:64])
         raise NotFound(Text("{missing} {why}", missing=text, why=_sentence(str(e)))) from e
-    return Scheduled(topic=topic, broker=waiting.broker.name, deliver_ms=waiting.deliver_ms)
+    return Scheduled(
+        topic=topic, broker=waiting.broker.name, deliver_ms=waiting.deliver_ms,
+        is_cancelled=waiting.is_cancelled,
+    )  # fmt: skip
 
 
 def _sentence(text: str) -> str:

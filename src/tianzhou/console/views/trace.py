@@ -169,7 +169,8 @@ def timeline(
                 _span("consumed", end.group, end.client, end.time_ms - cost_ms, cost_ms,
                       is_ok=end.success, detail=end.detail or "")
             )  # fmt: skip
-    return _drawn(sorted(spans, key=lambda each: each.begin_ms))
+    # Sent and stored are often of one millisecond.
+    return _drawn(sorted(spans, key=lambda each: (each.begin_ms, each.kind != "sent")))
 
 
 def _end_of(start: TraceEvent, ends: list[TraceEvent]) -> TraceEvent | None:
