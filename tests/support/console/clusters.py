@@ -1,5 +1,6 @@
 """A console that shows a real cluster, and messages on it."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest
 from tianzhou.protocol.records.message_id import decode_offset_id, offset_id_of
+
+_DEADLINE_S = 60.0
 
 
 @asynccontextmanager
@@ -73,6 +76,16 @@ async def add_dead_letters(
     if not bodies:
         return []
     assert not await admin.topics.await_route(topic_of(group), [broker])
+    async with asyncio.timeout(_DEADLINE_S):
+        while True:
+            ids = await _letters(admin, group)
+            # Apache's brokers write the queue after the message.
+            if len(ids) >= len(bodies):
+                return ids
+            await asyncio.sleep(0.1)
+
+
+async def _letters(admin: Admin, group: str) -> list[str]:
     queues = await admin.messages.read_queues(topic_of(group))
     found = await search_page(
         admin, queues, 0, 2**62, newest_first=False, limits=Limits(shown_max=10_000)
