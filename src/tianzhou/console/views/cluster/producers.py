@@ -26,7 +26,7 @@ class Producers(msgspec.Struct, frozen=True, kw_only=True):
 
     state: ClusterState
     is_known: bool
-    """False: not read yet, or no broker says who produces (4.9)."""
+    """False: not read yet, or no broker has said who produces."""
     producers: Listing[ProducerRow]
 
 
