@@ -58,7 +58,8 @@ class Recording:
             return None
         for index, ends in enumerate(self._ends):
             if _is_behind(committed, ends):
-                return Age(now_ms - self._times_ms[index], is_minimum=index == 0)
+                # The round may have begun just before this reading.
+                return Age(max(now_ms - self._times_ms[index], 0), is_minimum=index == 0)
         return None
 
 

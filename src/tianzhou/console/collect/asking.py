@@ -325,6 +325,7 @@ class Asker:
             for group in groups
             if group in wanted.groups
             or group not in cluster.members
+            or _has_come_back(group, cluster)
             or crc32(group.encode()) % SLOW_EVERY == number % SLOW_EVERY
         ]
         found: dict[str, Members] = {}
@@ -350,6 +351,16 @@ class Asker:
 
         await _each(due, read, AT_ONCE_BROKER_MAX)
         return found
+
+
+def _has_come_back(group: str, cluster: ClusterState) -> bool:
+    """Whether a group without members, as far as known, consumes again."""
+    known = cluster.members[group]
+    return known.connection is None and any(
+        progress.per_s
+        for broker in cluster.masters()
+        for progress in broker.progress.get(group, {}).values()
+    )
 
 
 def _master_for(group: str, cluster: ClusterState, number: int) -> BrokerRef | None:

@@ -78,6 +78,13 @@
       return new Date(seconds * 1000);
     }
   };
+  // Labels of the time axis by the distance of its ticks in seconds, with the day below where it changes.
+  const axisTimes = [
+    [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+    [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+    [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+  ];
+  const chartHeight = 216;
   const draw = (box) => {
     const data = JSON.parse(box.dataset.chart);
     const old = plots.get(box);
@@ -86,10 +93,11 @@
       ticks: { stroke: resolved("line"), width: 1 }, font: `11px ${color("--font")}` };
     const unit = data.unit ? ` ${data.unit}` : "";
     const plot = new uPlot({
-      width: box.clientWidth, height: box.clientHeight || 200, tzDate: zoned(box.dataset.zone),
+      width: box.clientWidth, height: chartHeight, tzDate: zoned(box.dataset.zone),
       cursor: { points: { size: 6 } }, legend: { live: true },
-      axes: [axis, { ...axis, size: 52, values: (_, all) => all.map((value) => short(value)) }],
-      series: [{ value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }, ...data.series.map((each, index) => ({
+      scales: { y: { range: (_, low, high) => [Math.min(low ?? 0, 0), Math.max(high ?? 0, 1) * 1.1] } },
+      axes: [{ ...axis, values: axisTimes }, { ...axis, size: 52, values: (_, all) => all.map((value) => short(value)) }],
+      series: [{ label: box.dataset.time, value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }, ...data.series.map((each, index) => ({
         label: each.name, stroke: resolved(`series-${index % 6}`), width: 1.5, spanGaps: false,
         points: { show: false }, value: (_, value) => value === null ? "?" : short(value) + unit,
       }))],

@@ -31,8 +31,12 @@ def size(value: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """42 %."""
-    return UNKNOWN if ratio is None else f"{ratio * 100:.0f} %"
+    """42 %; tenths below ten, where they tell a little from nothing."""
+    if ratio is None:
+        return UNKNOWN
+    if 0 < ratio < 0.0995:
+        return "< 0.1 %" if ratio < 0.0005 else f"{ratio * 100:.1f} %"
+    return f"{ratio * 100:.0f} %"
 
 
 def duration(ms: float | None) -> str:

@@ -224,6 +224,26 @@ async def test_members_and_contradictions_are_found(site: Site) -> None:
         await eventually(one_member, "the member that left is gone")
 
 
+async def test_groups_that_consume_again_show_their_members_in_the_same_round(site: Site) -> None:
+    await site.start("a")
+    groups = tuple(f"g{number}" for number in range(8))
+    await site.create({"t": 2}, groups)
+    await site.send("a", "t", 4)
+    for group in groups:
+        await site.commit("a", group, "t", 0, 0)
+    clock = Clock()
+    collector = site.collector(clock=clock)
+    snapshot = await collector.round()
+    assert all(group_of(snapshot, each).members == () for each in groups)
+    async with site.peer("a") as peer:
+        for group in groups:
+            await peer.heartbeat(f"client-{group}", group, {"t": "*"})
+            await site.commit("a", group, "t", 1, 1)
+        clock.passed_ms += 60_000
+        snapshot = await collector.round()
+        assert all(len(group_of(snapshot, each).members or ()) == 1 for each in groups)
+
+
 async def test_topics_without_readers_are_read_in_a_fifth_of_the_rounds(site: Site) -> None:
     await site.start("a")
     await site.create({f"t{number}": 1 for number in range(50)}, ("g",))

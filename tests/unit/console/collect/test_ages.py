@@ -30,6 +30,7 @@ def test_the_age_is_that_of_the_first_message_not_consumed() -> None:
     assert recording.oldest((4,), 400) == Age(300)
     assert recording.oldest((5,), 400) == Age(200)
     assert recording.oldest((11,), 400) == Age(100)
+    assert recording.oldest((11,), 299) == Age(0)
 
 
 def test_a_topic_that_was_created_again_begins_again() -> None:
