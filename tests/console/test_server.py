@@ -5,8 +5,6 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -14,25 +12,14 @@ import pytest
 import trustme
 
 from tests.support.console.clients import PASSWORD, carry_out
+from tests.support.console.programs import SAME, running
 from tests.support.ports import free_port
 from tianzhou.console.accounts import setup_codes
-from tianzhou.console.server import ConsoleServer
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.errors import ConfigError, RemotingError
 
 NEW = {"login": "first", "name": "", "password": PASSWORD, "again": PASSWORD}
-SAME = {"Sec-Fetch-Site": "same-origin"}
-
-
-@asynccontextmanager
-async def running(settings: ConsoleSettings, **more: str) -> AsyncGenerator[ConsoleServer]:
-    server = ConsoleServer(settings, **more)
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.stop()
 
 
 async def test_from_the_first_start_to_the_second(tmp_path: Path) -> None:

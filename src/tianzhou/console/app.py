@@ -5,6 +5,7 @@ from tianzhou.console.changes import letters as change_letters
 from tianzhou.console.changes import me as change_me
 from tianzhou.console.changes import messages as change_messages
 from tianzhou.console.changes import people as change_people
+from tianzhou.console.changes import settings as change_settings
 from tianzhou.console.views import (
     audit,
     clusters,
@@ -16,6 +17,7 @@ from tianzhou.console.views import (
     messages,
     oidc,
     people,
+    settings,
     tail,
     trace,
 )
@@ -138,6 +140,13 @@ ROUTES: tuple[Route, ...] = (
         change("end-session", change_me.end_session, who=ANY, scope="", has_plan=False),
         change("end-other-sessions", change_me.end_other_sessions, who=ANY, scope="",
                has_plan=False),
+    ),
+    page(
+        "/settings", settings.settings, "Settings",
+        change("add-cluster", change_settings.add_cluster, scope="platform", asks_password=True),
+        change("remove-cluster", change_settings.remove_cluster, scope="platform",
+               asks_password=True),
+        who=ADMIN, scope="platform",
     ),
     page("/audit", audit.audit, "Audit", who=ADMIN, scope="platform", rows="entries"),
 )  # fmt: skip

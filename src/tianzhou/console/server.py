@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Generator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,12 @@ from tianzhou.console import app
 from tianzhou.console.accounts import people, setup_codes
 from tianzhou.console.accounts.oidc import Provider
 from tianzhou.console.accounts.passwords import problem_of
-from tianzhou.console.collect.asking import TIMEOUT_MS
 from tianzhou.console.collecting import Collectors
 from tianzhou.console.jobs.kinds import KINDS
 from tianzhou.console.jobs.worker import Worker
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
-from tianzhou.console.web.ask import Console, WatchedCluster
+from tianzhou.console.web.ask import Console
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.address import format_address, is_every_interface
@@ -73,10 +71,8 @@ class ConsoleServer:
         console = self.console = Console(settings=settings, database=database)
         if settings.oidc is not None:
             console.provider = Provider(settings.oidc)
-        for each in settings.clusters:
-            console.clusters[each.name] = WatchedCluster(settings=each, admin=open_admin(each))
         code = await self._first_start(console)
-        self._collectors = Collectors(console, partial(open_admin, timeout_ms=TIMEOUT_MS))
+        self._collectors = Collectors(console, open_admin)
         await self._collectors.start()
         sockets = await listening(settings.listen_host, settings.listen_port, _BACKLOG)
         port = int(sockets[0].getsockname()[1])
@@ -131,8 +127,6 @@ class ConsoleServer:
             await self._collectors.stop()
         if self.console is not None:
             await self.console.answers.close()
-            for cluster in self.console.clusters.values():
-                await cluster.admin.close()
             await asyncio.to_thread(self.console.database.close)
 
     async def _first_start(self, console: Console) -> str:
@@ -173,7 +167,7 @@ class ConsoleServer:
         return f"{scheme}://{format_address(host, port)}{settings.root_path}"
 
 
-def open_admin(cluster: ClusterSettings, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Admin:
+def open_admin(cluster: ClusterSettings, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Admin:
     """The admin client of a cluster. Raises AddressError, ConfigError."""
     account = None
     if cluster.access_key is not None and cluster.secret_key is not None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from tianzhou.console import app
 from tianzhou.console.accounts import people, sessions, tokens
 from tianzhou.console.accounts.oidc import Provider
+from tianzhou.console.collect import tables
 from tianzhou.console.server import open_admin
 from tianzhou.console.settings import ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
@@ -35,6 +36,8 @@ class ConsoleUnderTest:
         )
         self.settings = replace(chosen, data=folder, database=url or chosen.database)
         self.database = ConsoleDatabase(self.settings.database_url)
+        # Pages of a cluster read what its collector has written.
+        tables.open_tables(self.settings.database_url).dispose()
         self.console = Console(settings=self.settings, database=self.database)
         self.console.now_ms = lambda: self.now_ms
         self.now_ms = 1_790_000_000_000

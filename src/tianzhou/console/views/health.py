@@ -7,9 +7,15 @@ from tianzhou.console.web.ask import Ask
 from tianzhou.console.web.openapi import description
 from tianzhou.errors import DatabaseUnavailable
 
+_FIRST_ROUND_MS = 180_000
+"""After the start the first round is waited for."""
+
 
 async def healthz(ask: Ask) -> Response:
-    """200 if the database answers; strangers learn nothing else."""
+    """200 if the database answers and no cluster's snapshot is older than three intervals.
+
+    Strangers learn nothing else.
+    """
     problems = await _problems(ask)
     status = 503 if problems else 200
     if ask.caller.person is None:
@@ -23,12 +29,24 @@ async def _problems(ask: Ask) -> list[str]:
         await ask.database.read(lambda each: each.exec_driver_sql("SELECT 1"))
     except DatabaseUnavailable as e:
         return [str(e)]
-    return []
+    begun_ms = ask.now_ms - ask.console.started_ms
+    return [
+        f"cluster {each.name}: no round for three intervals"
+        for each in ask.console.clusters.values()
+        if each.collector is not None
+        and not each.collector.is_fresh
+        and (each.snapshot is not None or begun_ms > _FIRST_ROUND_MS)
+    ]
 
 
 async def metrics(ask: Ask) -> Response:
     """The console's own metrics."""
-    text = ask.console.metrics.text(len(ask.console.clusters))
+    text = ask.console.metrics.text(
+        {
+            each.name: (each.snapshot, each.collector is not None and each.collector.is_fresh)
+            for each in ask.console.clusters.values()
+        }
+    )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

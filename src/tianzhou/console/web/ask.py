@@ -1,7 +1,7 @@
 """What views and changes are given: the request, the person, the console with its clusters."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -58,6 +58,8 @@ class Console:
     database: ConsoleDatabase
     passwords: Passwords = field(default_factory=Passwords)
     clusters: dict[str, WatchedCluster] = field(default_factory=dict[str, WatchedCluster])
+    reload_clusters: Callable[[], Awaitable[None]] | None = None
+    """Take notice of clusters that were added or removed; None in a console that collects none."""
     provider: Provider | None = None
     """Login by OpenID, where it is set up."""
     routes: Sequence[Route] = ()
