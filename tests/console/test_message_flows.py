@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from pathlib import Path
@@ -13,8 +15,11 @@ import pytest
 from tests.support.console.clients import ConsoleUnderTest, carry_out
 from tests.support.console.clusters import add_dead_letters, admin_of, console_of
 from tests.support.console.collected import collected
+from tests.support.ports import free_port
+from tianzhou.admin import Admin
 from tianzhou.admin.message_search import Cursor, Limits, search_page
 from tianzhou.client import ClientSettings, Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.console.jobs.resend import STORE_EVERY
 from tianzhou.console.messages import tailing
 from tianzhou.console.web.refusals import TooMany
 from tianzhou.console.web.slots import Slots, Tails
@@ -149,6 +154,65 @@ async def test_a_timed_message_is_shown_and_cancelled(
     assert (again.status_code, "is cancelled already" in again.text) == (409, True)
 
 
+# -- a console that is killed ----------------------------------------------------------------------
+
+
+async def test_a_resend_continues_after_the_console_was_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    count, group = 600, "killed"
+    async with console_of(tmp_path, cluster.namesrv_address) as console:
+        admin = admin_of(console)
+        await add_dead_letters(admin, group, [b"%d" % number for number in range(count)])
+        token = (await console.program("ada", "read", "change", "bodies")).headers["Authorization"]
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        sys.executable, "-m", "tianzhou", "console", "--listen", address, "--namesrv",
+        cluster.namesrv_address, "--data", str(tmp_path),
+    ]  # fmt: skip
+    base = f"http://{address}"
+    async with httpx.AsyncClient(base_url=base, headers={"Authorization": token}) as client:
+        with started(command) as first:
+            name = await cluster_name(client)
+            given = {"_do": "resend", "_confirm": group}
+            begun = await client.post(f"/c/{name}/dead-letters/{group}", json=given)
+            assert begun.status_code == 200, begun.text
+            job = f"{begun.json()['location']}.json"
+            done = await eventually(client, job, lambda page: page["job"]["done"] or None)
+            first.kill()
+        assert done < count
+        with started(command) as second:
+            await cluster_name(client)
+            ended = await eventually(client, job, lambda page: page["job"]["ended_ms"])
+            assert ended
+            page = (await client.get(job)).json()["job"]
+            second.terminate()
+        assert (page["state"], page["done"], page["failed"]) == ("done", count, 0)
+    async with Admin(cluster.namesrv_address) as admin:
+        (at,) = await admin.messages.read_queues(f"%RETRY%{group}")
+        end = await admin.offsets.end(at.broker, at.topic, at.queue_id)
+        bodies = [int(each.body) async for each in admin.messages.walk(at, 0, end)]
+    assert set(bodies) == set(range(count))
+    # What was sent after the last stored position is sent again.
+    assert len(bodies) <= count + STORE_EVERY
+
+
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+async def cluster_name(client: httpx.AsyncClient) -> str:
+    """The cluster of a console, once it answers."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                page = await client.get("/index.json")
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+                continue
+            return str(page.json()["clusters"][0]["name"])
+
+
 # -- brokers that do not answer --------------------------------------------------------------------
 
 
@@ -174,16 +238,17 @@ async def test_groups_with_dead_letters_are_listed_from_the_snapshot(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with collected(tmp_path, rounds=1, main=cluster.namesrv_address) as console:
-        await add_dead_letters(admin_of(console), "billing", [b"one", b"two"])
+        await add_dead_letters(admin_of(console), "listed", [b"one", b"two"])
         await add_dead_letters(admin_of(console), "spotless", [])
         await console.round()
         client = await console.browser("rita")
         page = (await client.get(f"{BASE}/dead-letters.json")).json()
-        (row,) = page["groups"]["rows"]
-        assert (row["group"], row["count"], page["count"]) == ("billing", 2, 2)
+        rows = {each["group"]: each for each in page["groups"]["rows"]}
+        row = rows["listed"]
+        assert (row["count"], row["total"], "spotless" in rows) == (2, 2, False)
         assert row["last_ms"] is not None
         shown = await client.get(f"{BASE}/dead-letters", headers={"Accept-Language": "zh"})
-        assert f"{BASE}/dead-letters/billing" in shown.text
+        assert f"{BASE}/dead-letters/listed" in shown.text
         assert "死信" in shown.text
 
 

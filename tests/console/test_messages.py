@@ -129,6 +129,21 @@ async def test_bodies_are_shown_as_json_text_or_hex_and_markup_is_text(
     assert body["text"] == "a\\u202eb\u200dc"
 
 
+async def test_markup_in_keys_tags_and_properties_is_text(
+    console: ConsoleUnderTest, client: httpx.AsyncClient
+) -> None:
+    text = "<img/src=x>"
+    one = await sent(
+        console, "orders", b"x", tags=text, keys=(text,), properties={f"p{text}": text + "\u202e"}
+    )
+    for address in (f"messages/{one.offset_id}", f"messages?topic=orders&q={one.offset_id}"):
+        page = (await client.get(f"{BASE}/{address}")).text
+        assert text not in page
+        assert "&lt;img/src=x&gt;" in page
+    properties = (await client.get(f"{BASE}/messages/{one.offset_id}.json")).json()["properties"]
+    assert [f"p{text}", text + "\\u202e"] in properties
+
+
 async def test_a_long_body_is_cut_with_a_mark_and_downloaded_whole(
     console: ConsoleUnderTest, client: httpx.AsyncClient
 ) -> None:

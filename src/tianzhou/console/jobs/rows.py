@@ -233,6 +233,13 @@ def release(connection: Connection, number: int, holder: str) -> None:
     connection.execute(update(_table).where(mine).values(state="queued", holder="", until_ms=0))
 
 
+def release_all(connection: Connection) -> None:
+    """Let this console go on with all jobs: it has just locked the database for itself."""
+    running = _table.c.state == "running"
+    values = {"state": "queued", "holder": "", "until_ms": 0}
+    connection.execute(update(_table).where(running).values(**values))
+
+
 def prune(connection: Connection, now_ms: int) -> Sequence[int]:
     """Delete jobs that ended long ago; returns their ids."""
     over = and_(_table.c.state.in_(ENDED), _table.c.ended_ms < now_ms - KEPT_MS)

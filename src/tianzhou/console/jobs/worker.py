@@ -110,9 +110,15 @@ class Worker:
     async def run(self) -> None:
         """Run jobs as they come; a database that is away is waited for."""
         added = self._console.job_added
+        # Only one console can have opened an SQLite file: jobs that run there are those of a
+        # console that was killed.
+        is_alone = self._console.database.engine.dialect.name == "sqlite"
         while True:
             added.clear()
             try:
+                if is_alone:
+                    await self._console.database.write(rows.release_all)
+                    is_alone = False
                 while await self.run_one():
                     pass
                 await self._console.database.write(self._prune)

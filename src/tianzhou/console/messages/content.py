@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from tianzhou.admin.messages import QueueRef, body_of
+from tianzhou.admin.messages import body_of
 from tianzhou.errors import BodyError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.records.message_id import id_of, offset_id_of
@@ -132,11 +132,6 @@ def exported(message: StoredMessage, broker: str) -> dict[str, object]:
     except UnicodeDecodeError:
         data["body_base64"] = base64.b64encode(whole).decode()
     return data
-
-
-def place_of(queue: QueueRef, message: StoredMessage) -> str:
-    """broker-a/0@1200: the broker, the queue and the offset in it."""
-    return f"{queue.broker.name}/{message.queue_id}@{message.queue_offset}"
 
 
 def hex_dump(data: bytes) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Coroutine
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from tianzhou.admin import Admin
 from tianzhou.admin.fanout import BrokerRef, run_limited
 from tianzhou.admin.messages import QueueRef
 from tianzhou.admin.redelivery import consumption
+from tianzhou.console.collect.snapshot import NORMAL
 from tianzhou.console.messages import content
 from tianzhou.console.messages.content import Body, MessageRow
 from tianzhou.console.messages.searching import TIME_S, Searched, Wanted, search, wanted_of
@@ -32,6 +34,7 @@ QUESTION_S = 2.0
 BY_KEY_MAX = 64
 GROUPS_MAX = 30
 """Groups of which a page shows whether they have consumed a message."""
+TOPICS_MAX = 200
 _ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _PLACE = re.compile(r"(?P<broker>[^\s/]+)/(?P<queue>\d{1,9})@(?P<offset>\d{1,18})")
 _TOPIC_MAX = 255
@@ -59,6 +62,8 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     problem: Text | None
     """Why nothing was found, or could be asked."""
     warnings: tuple[str, ...]
+    topics: tuple[str, ...]
+    """Names to choose from; the first ones."""
 
 
 class Consumption(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +130,7 @@ async def messages(ask: Ask) -> Messages:
     wanted = wanted_of(ask)
     page = Messages(
         topic=topic, text=text, found=Found(rows=()), wanted=wanted, searched=None, by="",
-        problem=None, warnings=(),
+        problem=None, warnings=(), topics=_topics(ask),
     )  # fmt: skip
     if not topic and not (text and _ID.fullmatch(text)):
         needs_topic = Text("Choose the topic: keys and positions belong to one.") if text else None
@@ -141,6 +146,14 @@ async def messages(ask: Ask) -> Messages:
         return msgspec.structs.replace(page, problem=Text("{why}", why=str(e)))
     rows = tuple(content.row_of(message, at.broker.name) for at, message in found)
     return msgspec.structs.replace(page, found=Found(rows=rows), searched=searched, by="time")
+
+
+def _topics(ask: Ask) -> tuple[str, ...]:
+    snapshot = ask.cluster.snapshot
+    if snapshot is None:
+        return ()
+    names = (each.name for each in snapshot.topics if each.kind == NORMAL)
+    return tuple(islice((name for name in names if ask.scope.sees(name)), TOPICS_MAX))
 
 
 async def _by_text(ask: Ask, page: Messages) -> Messages:
@@ -224,16 +237,17 @@ async def message(ask: Ask) -> Message:
             is_transactional=False, properties=(), body=None, groups=None, groups_problem="",
             previous="", next="",
         )  # fmt: skip
-    broker = await admin.clusters.broker_at(found.store_host)
+    broker = await broker_of(admin, found)
     groups, problem = await _groups(admin, found, broker)
-    here = QueueRef(broker, found.topic, found.queue_id)
-    before = f"{broker.name}/{found.queue_id}@{found.queue_offset - 1}"
+    name = broker.name if broker is not None else format_address(*found.store_host)
+    place = f"{name}/{found.queue_id}@"
+    is_reachable = broker is not None
     return Message(
         id=ask.path["id"],
         topic=found.topic,
-        row=content.row_of(found, broker.name),
+        row=content.row_of(found, name),
         scheduled=None,
-        place=content.place_of(here, found),
+        place=f"{place}{found.queue_offset}",
         log_offset=found.log_offset,
         born_host=format_address(*found.born_host),
         store_host=format_address(*found.store_host),
@@ -246,9 +260,17 @@ async def message(ask: Ask) -> Message:
         body=content.body_in(found, ask.query.get("as", "")),
         groups=groups,
         groups_problem=problem,
-        previous=before if found.queue_offset > 0 else "",
-        next=f"{broker.name}/{found.queue_id}@{found.queue_offset + 1}",
+        previous=f"{place}{found.queue_offset - 1}" if is_reachable and found.queue_offset else "",
+        next=f"{place}{found.queue_offset + 1}" if is_reachable else "",
     )
+
+
+async def broker_of(admin: Admin, found: StoredMessage) -> BrokerRef | None:
+    """The broker that stored a message; None if none is registered at its address any more."""
+    try:
+        return await admin.clusters.broker_at(found.store_host)
+    except TargetError:
+        return None
 
 
 async def message_of(ask: Ask) -> StoredMessage | None:
@@ -286,9 +308,12 @@ def _sentence(text: str) -> str:
 
 
 async def _groups(
-    admin: Admin, found: StoredMessage, broker: BrokerRef
+    admin: Admin, found: StoredMessage, broker: BrokerRef | None
 ) -> tuple[tuple[Consumption, ...] | None, str]:
     """Who has consumed a message; or None, and why it is not known."""
+    if broker is None:
+        address = format_address(*found.store_host)
+        return None, f"no broker is registered at {address}, which stored the message"
 
     async def one(group: str) -> tuple[str, ...] | None:
         try:

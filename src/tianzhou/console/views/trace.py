@@ -9,12 +9,13 @@ from tianzhou.admin.message_search import ranges
 from tianzhou.admin.trace import TraceEvent
 from tianzhou.admin.trace import trace as trace_events
 from tianzhou.console.text import Text
-from tianzhou.console.views.messages import QUESTION_S, bounded, message_of, topic_in
+from tianzhou.console.views.messages import QUESTION_S, bounded, broker_of, message_of, topic_in
 from tianzhou.console.web.ask import Ask
 from tianzhou.errors import TargetError, TianzhouError
 from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol.records.message_id import id_of, offset_id_of
+from tianzhou.remoting.address import format_address
 
 RECORDS_MAX = 256
 """Trace records of one message that are read."""
@@ -79,7 +80,8 @@ async def trace(ask: Ask) -> Trace:
         problem = await _why_none(admin, found)
     name = ""
     if found is not None:
-        name = (await admin.clusters.broker_at(found.store_host)).name
+        broker = await broker_of(admin, found)
+        name = broker.name if broker is not None else format_address(*found.store_host)
     spans = timeline(events, found, name)
     end_ms = max((each.begin_ms + (each.took_ms or 0) for each in spans), default=0)
     return Trace(
