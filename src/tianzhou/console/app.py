@@ -6,6 +6,7 @@ from tianzhou.console.changes import me as change_me
 from tianzhou.console.changes import messages as change_messages
 from tianzhou.console.changes import people as change_people
 from tianzhou.console.changes import settings as change_settings
+from tianzhou.console.operations import OPERATIONS
 from tianzhou.console.views import (
     audit,
     clusters,
@@ -96,6 +97,7 @@ ROUTES: tuple[Route, ...] = (
         is_live=True, rows="items",
     ),
     answer("/c/{cluster}/jobs/{job}/output", jobs.job_output, "Output", scope="bodies"),
+    *OPERATIONS,
     # -- the console -------------------------------------------------------------------------------
     page("/", clusters.clusters, "Clusters", is_live=True, version=clusters.version),
     # -- a cluster ---------------------------------------------------------------------------------

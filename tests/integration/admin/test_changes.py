@@ -37,9 +37,17 @@ async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
 
 @pytest.mark.parametrize(
     "name",
-    ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC",
-     "DefaultCluster_REPLY_TOPIC", "%RETRY%g", "%DLQ%g", "broker-0"],
-)  # fmt: skip
+    [
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "DefaultCluster_REPLY_TOPIC",
+        "%RETRY%g",
+        "%DLQ%g",
+        "broker-0",
+    ],
+)
 def test_topics_of_rocketmq_are_refused(name: str) -> None:
     for check in (check_own_topic, check_new_topic):
         with pytest.raises(TargetError, match="belongs to"):

@@ -92,13 +92,17 @@ def _missing(
             config = own[having[0]][name]
             rows += [
                 Missing(
-                    target, kind, name, having[0], config,
+                    target,
+                    kind,
+                    name,
+                    having[0],
+                    config,
                     is_ordered=isinstance(config, TopicConfig) and config.order,
                     differs=any(own[at][name] != config for at in having),
                 )
                 for target in own
                 if name not in own[target]
-            ]  # fmt: skip
+            ]
     return sorted(rows, key=lambda each: (each.target, each.kind, each.name))
 
 

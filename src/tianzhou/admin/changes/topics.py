@@ -28,6 +28,7 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 
 QUEUES_MAX = 1024
 """Most queues of a topic on one broker that a plan accepts; brokers have their own limits."""
+_ALL_NAMESERVERS = "nameservers"
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -81,28 +82,60 @@ async def topic_on_masters(admin: Admin, topic: str) -> Gathered[TopicConfig | N
     return await gather_any(brokers, lambda at: admin.topics.config(at, topic))
 
 
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    """The result of a change of a topic on brokers and nameservers."""
+
+    brokers: Gathered[None]
+    nameservers: Mapping[str, TianzhouError] = field(default_factory=dict[str, TianzhouError])
+    """Failures by address."""
+
+
 async def put_topic(
     admin: Admin, configs: Mapping[BrokerRef, TopicConfig], *, ordered_on: Iterable[BrokerRef] = ()
-) -> Gathered[None]:
+) -> TopicChanged:
     """Create or change a topic on some brokers, and its order configuration in the nameservers.
 
-    `ordered_on` are further brokers that have the ordered topic. A broker that fails does not stop
+    `ordered_on` are further brokers that have the ordered topic. A server that fails does not stop
     the others.
     """
     (topic,) = {config.topic_name or "" for config in configs.values()}
     is_ordered = any(config.order for config in configs.values())
+    failures: dict[str, TianzhouError] = {}
     if not is_ordered:
         # Before the brokers: they mark every topic as ordered that the nameserver lists.
-        await remove_order(admin, topic)
+        try:
+            await remove_order(admin, topic)
+        except TianzhouError as e:
+            failures[_ALL_NAMESERVERS] = e
     done = await gather_any(configs, lambda at: admin.topics.put(at, configs[at]))
     if is_ordered and done.responses:
         counts = {at.name: configs[at].write_queue_count for at in done.responses}
-        for at in ordered_on:
-            config = await admin.topics.config(at, topic)
-            if config is not None:
-                counts.setdefault(at.name, config.write_queue_count)
-        await store_order(admin, topic, counts)
-    return done
+        try:
+            for at in ordered_on:
+                config = await admin.topics.config(at, topic)
+                if config is not None:
+                    counts.setdefault(at.name, config.write_queue_count)
+            await store_order(admin, topic, counts)
+        except TianzhouError as e:
+            failures[_ALL_NAMESERVERS] = e
+    return TopicChanged(done, failures)
+
+
+async def delete_topic(admin: Admin, topic: str, brokers: Iterable[BrokerRef]) -> TopicChanged:
+    """Delete a topic on brokers, then its routes and its order configuration in all nameservers."""
+    done = await gather_any(brokers, lambda at: admin.topics.delete_on(at, topic))
+    failures: dict[str, TianzhouError] = {}
+    if done.responses and not done.failures:
+        for address in admin.namesrv.addresses:
+            try:
+                for cluster in sorted({at.cluster for at in done.responses}):
+                    await admin.topics.delete_route(address, topic, cluster)
+            except TianzhouError as e:
+                failures[address] = e
+        if not failures:
+            await remove_order(admin, topic)
+    return TopicChanged(done, failures)
 
 
 async def store_order(admin: Admin, topic: str, queue_counts: Mapping[str, int]) -> str:

@@ -271,7 +271,8 @@ class Application:
             raise Invalid(Text("There is no change {verb} here.", verb=verb[:80] or "?"), "_do")
         gate.check_change(ask, change)
         prepared = await change.prepare(ask, body.given(fields, change.given, is_form=is_form))
-        plan, digest = prepared.plan, responses.digest(responses.encode(prepared.plan))
+        plan = prepared.plan
+        digest = responses.digest(plan.mark.encode() if plan.mark else responses.encode(plan))
         problem = self._why_not_yet(ask, change, plan, digest, fields, is_form=is_form)
         if problem is None and change.asks_password:
             try:
@@ -324,7 +325,8 @@ class Application:
             raise
         await responses.record(
             ask, verb, done.subject, before=done.before, after=done.after, cluster=done.cluster,
-            result="ok", reason="",
+            result="partial" if done.is_partial else "ok",
+            reason=str(done.notice) if done.is_partial else "",
         )  # fmt: skip
         return self._done(ask, done)
 
@@ -335,7 +337,10 @@ class Application:
                 "subject": done.subject, "notice": str(done.notice), "location": where,
                 "result": done.result,
             }  # fmt: skip
-            return Response(responses.encode(shown), media_type="application/json")
+            return Response(
+                responses.encode(shown), media_type="application/json",
+                status_code=HTTPStatus.MULTI_STATUS if done.is_partial else HTTPStatus.OK,
+            )  # fmt: skip
         if done.template:
             inner = render.content(ask, done.template, done.result)
             return self._whole(ask, inner, done.notice)

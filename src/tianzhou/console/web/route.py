@@ -46,6 +46,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_dangerous: bool = False
     """Whether something is lost."""
     button: Text = msgspec.field(default_factory=lambda: Text("Confirm"))
+    mark: str = ""
+    """What must be equal when the plan is confirmed; empty: everything that it shows. For plans
+    with figures that move all the time, such as offsets."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """More for the answer: a struct, such as a new token, or the id of a job."""
     template: str = ""
     """Shows `result` instead of going on: for what is shown once only."""
+    is_partial: bool = False
+    """Whether it was done in part only, such as on two of three brokers; `notice` says so."""
 
 
 @dataclass(frozen=True, slots=True)
