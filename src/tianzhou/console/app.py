@@ -6,7 +6,14 @@ from tianzhou.console.changes import me as change_me
 from tianzhou.console.changes import messages as change_messages
 from tianzhou.console.changes import people as change_people
 from tianzhou.console.changes import settings as change_settings
-from tianzhou.console.operations import OPERATIONS
+from tianzhou.console.operations import (
+    OF_BROKER,
+    OF_GROUP,
+    OF_NAMESERVERS,
+    OF_OFFSETS,
+    OF_TOPIC,
+    OPERATIONS,
+)
 from tianzhou.console.views import (
     audit,
     clusters,
@@ -104,16 +111,17 @@ ROUTES: tuple[Route, ...] = (
     page("/c/{cluster}", overview.overview, "Overview", is_live=True, version=LATEST),
     page("/c/{cluster}/brokers", brokers.brokers, "Brokers",
          is_live=True, version=LATEST, rows="brokers"),
-    page("/c/{cluster}/brokers/{broker}", broker.broker, "Broker",
+    page("/c/{cluster}/brokers/{broker}", broker.broker, "Broker", *OF_BROKER,
          is_live=True, version=DETAILS),
-    page("/c/{cluster}/nameservers", nameservers.nameservers, "Nameservers",
+    page("/c/{cluster}/nameservers", nameservers.nameservers, "Nameservers", *OF_NAMESERVERS,
          is_live=True, version=DETAILS),
     page("/c/{cluster}/topics", topics.topics, "Topics",
          is_live=True, version=LATEST, rows="topics"),
-    page("/c/{cluster}/topics/{topic}", topic.topic, "Topic", is_live=True, version=DETAILS),
+    page("/c/{cluster}/topics/{topic}", topic.topic, "Topic", *OF_TOPIC,
+         is_live=True, version=DETAILS),
     page("/c/{cluster}/groups", groups.groups, "Consumer groups",
          is_live=True, version=LATEST, rows="groups"),
-    page("/c/{cluster}/groups/{group}", group.group, "Consumer group",
+    page("/c/{cluster}/groups/{group}", group.group, "Consumer group", *OF_GROUP, *OF_OFFSETS,
          is_live=True, version=DETAILS),
     page("/c/{cluster}/groups/{group}/member", members.member, "Member"),
     page("/c/{cluster}/producers", producers.producers, "Producers",

@@ -19,6 +19,25 @@ from tianzhou.console.web.route import Route, Who, change, page
 
 ADMIN = Who.ADMINISTRATOR
 
+OF_TOPIC = (change("update", change_topics.update), change("delete", change_topics.remove))
+OF_OFFSETS = (
+    change("reset", change_offsets.reset), change("skip", change_offsets.skip),
+    change("clone", change_offsets.clone),
+)  # fmt: skip
+OF_GROUP = (
+    change("update", change_groups.update), change("delete", change_groups.remove),
+    change("pause", change_groups.pause), change("resume", change_groups.resume),
+)  # fmt: skip
+OF_BROKER = (
+    change("set", change_servers.set_broker), change("wipe-write", change_servers.wipe_write),
+    change("give-write", change_servers.give_write),
+)  # fmt: skip
+OF_NAMESERVERS = (
+    change("set", change_servers.set_nameserver), change("put-pair", change_servers.put_pair),
+    change("remove-pair", change_servers.remove_pair),
+)  # fmt: skip
+"""Changes are sent to the address of the thing, or to that of its forms."""
+
 OPERATIONS: tuple[Route, ...] = (
     page(
         "/c/{cluster}/new-topic", topics.new_topic, "New topic",
@@ -26,8 +45,7 @@ OPERATIONS: tuple[Route, ...] = (
     ),
     page(
         "/c/{cluster}/topics/{topic}/change", topics.topic_change, "Change topic",
-        change("update", change_topics.update), change("delete", change_topics.remove),
-        is_live=True,
+        *OF_TOPIC, is_live=True,
     ),
     page(
         "/c/{cluster}/new-group", groups.new_group, "New group",
@@ -35,25 +53,19 @@ OPERATIONS: tuple[Route, ...] = (
     ),
     page(
         "/c/{cluster}/groups/{group}/change", groups.group_change, "Change group",
-        change("update", change_groups.update), change("delete", change_groups.remove),
-        change("pause", change_groups.pause), change("resume", change_groups.resume),
+        *OF_GROUP,
     ),
     page(
         "/c/{cluster}/groups/{group}/offsets", offsets.group_offsets, "Offsets",
-        change("reset", change_offsets.reset), change("skip", change_offsets.skip),
-        change("clone", change_offsets.clone),
+        *OF_OFFSETS,
     ),
     page(
         "/c/{cluster}/brokers/{broker}/change", settings.broker_settings, "Change broker",
-        change("set", change_servers.set_broker),
-        change("wipe-write", change_servers.wipe_write),
-        change("give-write", change_servers.give_write),
+        *OF_BROKER,
     ),
     page(
         "/c/{cluster}/nameservers/change", settings.nameservers_change, "Change nameservers",
-        change("set", change_servers.set_nameserver),
-        change("put-pair", change_servers.put_pair),
-        change("remove-pair", change_servers.remove_pair),
+        *OF_NAMESERVERS,
     ),
     page(
         "/c/{cluster}/expansion", expansion.expansion, "Expansion",

@@ -54,8 +54,12 @@ async def alone(ask: Ask, name: str) -> AsyncGenerator[None]:
     lock = _locks.get(key)
     if lock is None:
         lock = _locks[key] = asyncio.Lock()
-    async with lock:
-        yield
+    try:
+        async with lock:
+            yield
+    finally:
+        # Pages do not show what was answered before the change.
+        ask.console.answers.forget(ask.cluster.name)
 
 
 def check_unchanged(planned: object, now: object) -> None:

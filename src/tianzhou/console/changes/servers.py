@@ -247,12 +247,13 @@ async def set_nameserver(ask: Ask, given: SetNameserver) -> Prepared:
 
     async def execute() -> Done:
         results: list[BrokerResult] = []
-        for address in changed:
-            try:
-                await namesrv.change_settings(address, {given.key: given.value})
-                results.append(BrokerResult(where=address, is_ok=True))
-            except TianzhouError as e:
-                results.append(BrokerResult(where=address, is_ok=False, detail=str(e)))
+        async with alone(ask, f"nameserver setting {given.key}"):
+            for address in changed:
+                try:
+                    await namesrv.change_settings(address, {given.key: given.value})
+                    results.append(BrokerResult(where=address, is_ok=True))
+                except TianzhouError as e:
+                    results.append(BrokerResult(where=address, is_ok=False, detail=str(e)))
         _raise_if_all_failed(results)
         return done_with(
             plan.title,
