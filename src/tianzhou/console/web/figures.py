@@ -40,7 +40,7 @@ def percent(ratio: float | None) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """850 ms, 12 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    """850 ms, 12 s, 3 min 20 s, 5 h 12 min, 3 d, 3 d 4 h."""
     if ms is None:
         return UNKNOWN
     if abs(ms) < 1000:
@@ -50,7 +50,8 @@ def duration(ms: float | None) -> str:
     for length, unit, below, smaller in _UNITS:
         if seconds >= length:
             whole, rest = divmod(seconds, length)
-            return f"{sign}{whole} {unit} {rest // below} {smaller}"
+            more = f" {rest // below} {smaller}" if rest // below else ""
+            return f"{sign}{whole} {unit}{more}"
     return f"{sign}{seconds} s"
 
 
