@@ -11,10 +11,12 @@ import httpx
 import pytest
 import trustme
 
+from tests.support.brokers import eventually
 from tests.support.console.clients import PASSWORD, carry_out
 from tests.support.console.programs import SAME, running
 from tests.support.ports import free_port
-from tianzhou.console.accounts import setup_codes
+from tianzhou.clock import wall_ms
+from tianzhou.console.accounts import audit, setup_codes
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.errors import ConfigError, RemotingError
@@ -150,6 +152,25 @@ async def test_a_container_gets_its_administrator_from_the_environment(tmp_path:
             async with httpx.AsyncClient(headers=SAME, base_url=server.url) as browser:
                 answer = await browser.post("/login", data={"login": mail, "password": PASSWORD})
                 assert answer.headers["location"] == "/"
+
+
+async def test_old_rows_of_the_audit_log_are_deleted(tmp_path: Path) -> None:
+    settings = ConsoleSettings(listen_port=0, data=tmp_path)
+    database = ConsoleDatabase(settings.database_url)
+    now_ms = wall_ms()
+    with database.engine.begin() as connection:
+        for age_days in (399, 401):
+            at_ms = now_ms - age_days * 24 * 3600_000
+            audit.record(connection, at_ms, person="x", verb="v", subject="s", result="ok")
+    database.close()
+    async with running(settings) as server:
+        assert server.console is not None
+        rows = server.console.database
+
+        async def is_one() -> bool:
+            return (await rows.read(lambda each: audit.search(each, "", limit=9)))[1] == 1
+
+        await eventually(is_one, "the older row deleted")
 
 
 def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from tianzhou.admin import Admin
 from tianzhou.admin.requests import TIMEOUT_MS as ADMIN_TIMEOUT_MS
 from tianzhou.console import app
-from tianzhou.console.accounts import people, setup_codes
+from tianzhou.console.accounts import audit, people, setup_codes
 from tianzhou.console.accounts.oidc import Provider
 from tianzhou.console.accounts.passwords import problem_of
 from tianzhou.console.collecting import Collectors
@@ -24,7 +24,7 @@ from tianzhou.console.jobs.worker import Worker
 from tianzhou.console.settings import SETUP_CODE_MS, ClusterSettings, ConsoleSettings
 from tianzhou.console.tables import ConsoleDatabase
 from tianzhou.console.web.ask import Console
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, DatabaseUnavailable
 from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.address import format_address, is_every_interface
 from tianzhou.remoting.sockets import listening
@@ -36,6 +36,7 @@ _CONNECTIONS_MAX = 512
 _KEEP_ALIVE_S = 30
 _STOP_S = 5
 _BACKLOG = 128
+_EXPIRE_S = 3600.0
 
 
 class _Server(uvicorn.Server):
@@ -58,6 +59,7 @@ class ConsoleServer:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._collectors: Collectors | None = None
         self.console: Console | None = None
         self.setup_url = ""
@@ -103,6 +105,7 @@ class ConsoleServer:
         if self._serving.done():
             await self._serving
             raise ConfigError("the web server of the console did not start; its log has the reason")
+        self._expiring = asyncio.create_task(_expire(console), name="console-expiry")
         self._worker = asyncio.create_task(Worker(console, KINDS).run(), name="console-jobs")
         self.url = self._url(port)
         if code:
@@ -120,9 +123,10 @@ class ConsoleServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        for task in (self._worker, self._expiring):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._collectors is not None:
             await self._collectors.stop()
         if self.console is not None:
@@ -165,6 +169,16 @@ class ConsoleServer:
         elif is_every_interface(host):
             host = "127.0.0.1"
         return f"{scheme}://{format_address(host, port)}{settings.root_path}"
+
+
+async def _expire(console: Console) -> None:
+    """Delete old rows of the audit log, at the start and every hour."""
+    while True:
+        try:
+            await console.database.write(lambda each: audit.expire(each, console.now_ms()))
+        except DatabaseUnavailable as e:
+            log.debug("old rows of the audit log stay for now: %s", e)
+        await asyncio.sleep(_EXPIRE_S)
 
 
 def open_admin(cluster: ClusterSettings, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Admin:
