@@ -352,6 +352,8 @@ def _group_topic(
                 # No message of the backlog is newer than the newest of the topic.
                 least_ms = max(facts.as_of_ms - extent.last_ms, 0) if extent.last_ms else 0
                 here_ms = max(found.age_ms, least_ms) if found.is_minimum else found.age_ms
+                # The offsets were read after the round began.
+                here_ms = max(here_ms, 0)
                 if age_ms is None or here_ms > age_ms:
                     age_ms, is_minimum = here_ms, found.is_minimum
     counted = state.ledger.counted(SeriesKey(topic, group), facts.days.today, facts.days.yesterday)

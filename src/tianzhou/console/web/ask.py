@@ -26,6 +26,9 @@ from tianzhou.console.web.slots import Slots, Tails
 if TYPE_CHECKING:
     from tianzhou.admin import Admin
 
+CHANGE_SHOWN_S = 1.0
+"""How long the answer to a change waits for a round that shows it."""
+
 
 @dataclass(slots=True, kw_only=True)
 class WatchedCluster:
@@ -72,6 +75,18 @@ class Console:
     tails: Tails = field(default_factory=Tails)
     job_added: asyncio.Event = field(default_factory=asyncio.Event)
     """Wakes the worker of jobs."""
+
+    async def note_change(self, cluster_name: str) -> None:
+        """A cluster was changed: ask its brokers again, so that the next page shows it."""
+        cluster = self.clusters.get(cluster_name)
+        if cluster is None:
+            return
+        self.answers.forget(cluster.name)
+        collector = cluster.collector
+        if collector is not None and collector.is_leader:
+            version = collector.snapshot.version if collector.snapshot is not None else 0
+            collector.refresh()
+            await collector.newer_than(version, CHANGE_SHOWN_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

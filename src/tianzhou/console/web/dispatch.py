@@ -322,12 +322,15 @@ class Application:
             await responses.record(
                 ask, verb, str(prepared.plan.title), result=result, reason=str(e)
             )
+            # It may have been done in part.
+            await ask.console.note_change(ask.path.get("cluster", ""))
             raise
         await responses.record(
             ask, verb, done.subject, before=done.before, after=done.after, cluster=done.cluster,
             result="partial" if done.is_partial else "ok",
             reason=str(done.notice) if done.is_partial else "",
         )  # fmt: skip
+        await ask.console.note_change(ask.path.get("cluster", ""))
         return self._done(ask, done)
 
     def _done(self, ask: Ask, done: Done) -> Response:
