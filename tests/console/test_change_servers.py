@@ -207,3 +207,25 @@ async def test_runs_of_pipelines_are_shown(live: LiveConsole) -> None:
     page = await live.page("/pipelines")
     assert "<i>n</i>" not in page
     assert "12 s" in page
+    latency = {
+        "cluster": "main",
+        "day": "2026-11-18",
+        "topic": "<u>t</u>",
+        "consumer_group": "g",
+        "step": "consume",
+        "message_count": 4321,
+        "p50_ms": 1.5,
+        "p90_ms": 2.5,
+        "p99_ms": 9.0,
+        "max_ms": 12.0,
+        "updated_ms": 1_790_000_000_000,
+    }
+    await live.console.database.write(
+        lambda each: each.execute(insert(tables.trace_latency).values(**latency))
+    )
+    (result,) = (await live.json("/pipelines", tab="latency"))["results"]["rows"]
+    assert (result["cluster"], result["values"]["message_count"]) == ("main", 4321)
+    page = await live.page("/pipelines", tab="latency")
+    assert "<u>t</u>" not in page
+    assert "4,321" in page
+    assert "No pipeline has written results" in await live.page("/pipelines", tab="duplicates")
