@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.apache.backends import Backend
 from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.rates import progress_by_group
 from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.console.collect.collector import Collector
@@ -141,6 +142,12 @@ async def test_the_cost_of_a_round_is_known(backend: Backend) -> None:
                 found = await collector.round()
                 costs.append((found.round_ms, found.request_count, time.process_time() - began_s))
         assert found.unanswered == ()
+        # `tianzhou cluster top` and `group list` read all groups with one request.
+        together = await progress_by_group(admin.brokers, admin.groups, at)
+        single = await admin.groups.progress_on(at, group)
+        merged = {queue: each for stats in together[group] for queue, each in stats.offsets.items()}
+        assert merged == single.offsets
+        assert len(merged) == TOPICS * QUEUES
         for round_ms, request_count, cpu_s in costs:
             assert request_count >= TOPICS
             assert round_ms / request_count < REQUEST_MS_MAX

@@ -414,21 +414,31 @@ class GroupSummary:
 
 
 async def summarize(
-    groups: Groups, name: str, brokers: Sequence[BrokerRef], warnings: list[str]
+    groups: Groups,
+    name: str,
+    brokers: Sequence[BrokerRef],
+    warnings: list[str],
+    progress: Sequence[ConsumeStats] | None = None,
 ) -> GroupSummary:
-    """The main figures of a group on these brokers; appends a warning per failed request."""
+    """The main figures of a group on these brokers; appends a warning per failed request.
+
+    `progress` is that of the group, if it was read with that of all groups.
+    """
     online = await gather(brokers, lambda at: groups.connection(at, name))
-    progress = await gather(brokers, lambda at: groups.progress_on(at, name))
-    warnings += [*online.warnings, *progress.warnings]
+    warnings += online.warnings
+    if progress is None:
+        read = await gather(brokers, lambda at: groups.progress_on(at, name))
+        warnings += read.warnings
+        progress = list(read.responses.values())
     connected = [each for each in online.responses.values() if each is not None]
-    offsets = merge_progress(progress.responses.values())
+    offsets = merge_progress(progress)
     topics = {queue.topic or "" for queue in offsets}
     return GroupSummary(
         group=name,
         members=len({client.client_id for each in connected for client in each.connections}),
         model=model_name(connected[0].message_model) if connected else None,
         topics=sorted(topic for topic in topics if not topic.startswith(RETRY_TOPIC_PREFIX)),
-        lag=total_lag(progress.responses.values()),
-        consume_tps=sum(each.consume_tps for each in progress.responses.values()),
+        lag=total_lag(progress),
+        consume_tps=sum(each.consume_tps for each in progress),
         brokers=[at.name for at in brokers],
     )

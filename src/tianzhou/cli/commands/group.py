@@ -10,6 +10,7 @@ from rich.text import Text
 from tianzhou.admin.copy_settings import copy_groups
 from tianzhou.admin.fanout import gather
 from tianzhou.admin.group_detail import GroupSummary, load_overview, summarize
+from tianzhou.admin.rates import by_group, progress_by_group
 from tianzhou.cli.commands.group_options import GroupOptions
 from tianzhou.cli.commands.group_output import (
     head,
@@ -54,8 +55,12 @@ from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.names import is_internal_group
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
+from tianzhou.protocol.bodies.stats import ConsumeStats
 
 app = typer.Typer(name="group", no_args_is_help=True, help="Manage consumer groups.")
+
+_SINGLY_MAX = 16
+"""The progress of more groups is read with that of all groups of a broker, in one request."""
 
 GROUPS = SettingsKind(
     "group", list[SubscriptionGroupConfig], lambda config: config.group_name,
@@ -82,9 +87,17 @@ async def list_groups(
     names = [name for name in known if everything or not is_internal_group(name)]
     rows: list[GroupSummary] = []
     warnings = list(tables.warnings)
+    progress: dict[str, list[ConsumeStats]] | None = None
+    if len(names) > _SINGLY_MAX:
+        read = await gather(
+            tables.responses, lambda at: progress_by_group(session.admin.brokers, groups, at)
+        )
+        warnings += read.warnings
+        progress = by_group(read.responses.values())
     for name in names:
         on = [at for at, table in tables.responses.items() if name in table]
-        rows.append(await summarize(groups, name, on, warnings))
+        own = progress.get(name, []) if progress is not None else None
+        rows.append(await summarize(groups, name, on, warnings, own))
     shown = table_of(
         rows,
         "group, >members, model, topics, >lag, >consume_tps=consumed/s, brokers",

@@ -157,6 +157,8 @@ class Collector:
                 await self._lead()
         finally:
             if self._recorder is not None and self.is_leader:
+                # A collector that runs again begins as a follower.
+                self.is_leader = False
                 await _released(self._recorder)
 
     async def _follow(self) -> None:
