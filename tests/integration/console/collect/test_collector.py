@@ -411,6 +411,28 @@ async def test_the_day_of_the_first_start_is_counted_from_midnight(
     assert daily.check_of(found) == daily.Check(topics=9, brokers=9)
 
 
+async def test_the_sum_over_topics_is_the_figure_of_the_brokers(site: Site) -> None:
+    """Also of delayed messages, which a broker stores twice, and of dead letters."""
+    await site.start("a", messageDelayLevel=" ".join(["1s"] * 18))
+    await site.create({"t": 2, "%DLQ%g": 1}, ("g",))
+    collector = site.collector()
+    await collector.round()
+    await site.send("a", "t", 9)
+    async with site.peer("a") as peer:
+        for _ in range(3):
+            await peer.send("t", b"later", props={"DELAY": "1"})
+        await peer.send("%DLQ%g", b"dead", queue_id=0)
+    collector.watch(topics=["t", "%DLQ%g"])
+
+    async def are_delivered() -> bool:
+        return topic_of(await collector.round(), "t").today == 12
+
+    await eventually(are_delivered, "delayed messages are delivered")
+    found = await collector.round()
+    assert group_of(found, "g").dead_letters_today == 1
+    assert daily.check_of(found) == daily.Check(topics=13, brokers=13)
+
+
 async def _leading(collector: Collector) -> Snapshot:
     """The first round of a collector with a database."""
     recorder = collector._recorder  # pyright: ignore[reportPrivateUsage]
