@@ -183,11 +183,11 @@ def test_the_figures_are_those_of_the_model(chance: random.Random) -> None:
             assert seen.today == produced[topic]
             assert sum(each.produced or 0 for each in seen.queues) == produced[topic]
     for name in GROUPS:
-        group = found.group(name)
-        assert group is not None
-        assert group.missing == down
+        consumer = found.group(name)
+        assert consumer is not None
+        assert consumer.missing == down
         lag = 0
-        for part in group.topics:
+        for part in consumer.topics:
             here = [each for each in up if (part.topic, name) in each.done]
             waiting = sum(
                 sum(each.ends[part.topic]) - sum(each.done[part.topic, name]) for each in here
@@ -202,10 +202,10 @@ def test_the_figures_are_those_of_the_model(chance: random.Random) -> None:
                 counted = sum(each.count for each in days_of.values())
                 assert counted == consumed.get((part.topic, name), 0)
                 assert part.resets_today == 0
-        if not group.topics:
-            assert group.lag is None
+        if not consumer.topics:
+            assert consumer.lag is None
         else:
-            assert group.lag == (lag if lag or not down else None)
+            assert consumer.lag == (lag if lag or not down else None)
 
 
 def test_rates_are_growth_by_the_time_between_readings() -> None:
