@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,9 +10,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.support.console.clients import carry_out
 from tests.support.console.collected import CollectedConsole, collected
 from tianzhou.admin import Admin
 from tianzhou.client import sync
+from tianzhou.console.collect.collector import Collector
 from tianzhou.testing import Cluster
 
 MARKUP = "<script>alert(1)</script>"
@@ -307,3 +310,25 @@ async def test_a_cluster_without_nameservers(tmp_path: Path) -> None:
             answer = await client.get(path)
             assert answer.status_code == 200
             assert "no nameserver responds" in answer.text
+
+
+async def test_the_page_after_a_change_shows_it(cluster: Cluster, tmp_path: Path) -> None:
+    async with collected(tmp_path, rounds=0, main=cluster.namesrv_address) as console:
+        watched = console.console.clusters["main"]
+        collector = watched.collector = Collector("main", watched.admin, zone=UTC)
+        running = asyncio.create_task(collector.run())
+        assert await collector.newer_than(0, 30) is not None
+        client = await console.browser("ada")
+        before = (await get(client, "/c/main/topics/quiet"))["topic"]["stored"]
+        queues = await get(client, "/c/main/topics/quiet?tab=queues")
+        sent = await carry_out(
+            client, "/c/main/topics/quiet/send", {"_do": "send", "body": "hello"}
+        )  # fmt: skip
+        assert sent.status_code == 303, sent.text[:2000]
+        after = await get(client, "/c/main/topics/quiet")
+        assert after["topic"]["stored"] == before + 1
+        again = await get(client, "/c/main/topics/quiet?tab=queues")
+        ends = [sum(row["end"] for row in each["queues"]["rows"]) for each in (queues, again)]
+        assert ends[1] == ends[0] + 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
