@@ -67,12 +67,13 @@ async def resend(ask: Ask, given: ResendLetters) -> Prepared:
     count = len(ids) or sum(each.end - each.begin for each in ranges)
     if not count:
         raise Invalid(Text("No dead letters are stored in this time."), "begin")
-    shown = [PlanRow(subject=each, what=Text("Dead letter"), after=goal_of(body))
-             for each in ids[:_LISTED]]  # fmt: skip
-    if len(ids) > _LISTED or not ids:
-        number = f"{count - len(shown):,}" if ids else f"{count:,}"
-        shown.append(PlanRow(subject=group, what=Text("Dead letters"),
-                             after=f"{number} -> {goal_of(body)}"))  # fmt: skip
+    shown = [
+        PlanRow(subject=goal_of(body), what=Text("New message"), after=each)
+        for each in ids[:_LISTED]
+    ]
+    if count > len(shown):
+        rest = f"{count - len(shown):,}"
+        shown.append(PlanRow(subject=goal_of(body), what=Text("New messages"), after=rest))
     warnings = [Text("The dead-letter queue keeps its letters: resending twice delivers twice.")]
     if goal:
         warnings.append(Text("Every group of {topic} receives them, not only {group}.",

@@ -104,7 +104,8 @@ def wanted_of(ask: Ask, *, last: str = "7d") -> Wanted:
         begin=field_of(begin, ask.zone) if not chosen else "",
         end=field_of(end, ask.zone) if not chosen else "",
         tag=query.get("tag", "").strip()[:_TEXT_MAX], text=query.get("text", "")[:_TEXT_MAX],
-        newest_first=is_newest_first, shown_max=_shown(query.get("show", "")),
+        newest_first=is_newest_first,
+        shown_max=SHOWN_MAX if ask.form == "csv" else _shown(query.get("show", "")),
         is_shortened=is_shortened, goes_on="after" in query,
     )  # fmt: skip
 
