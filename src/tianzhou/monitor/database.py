@@ -4,7 +4,7 @@ Tables are created and migrated (`tianzhou.monitor.migrations`); nothing else in
 changed. SQLite and PostgreSQL, by an SQLAlchemy URL.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -117,23 +117,33 @@ Row = Mapping[str, object]
 
 def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
     """Insert rows, replacing those with the same primary key; returns their number."""
-    return upsert_where(connection, table, rows, None)
+    return upsert_where(connection, table, rows)
 
 
 def upsert_where(
     connection: Connection,
     table: Table,
     rows: Iterable[Row],
-    replaced: ColumnElement[bool] | None,
+    replaced: ColumnElement[bool] | None = None,
+    *,
+    added: Collection[str] = (),
 ) -> int:
-    """The same, but existing rows are replaced only if they meet a condition."""
+    """The same, but existing rows are replaced only if they meet a condition.
+
+    The columns `added` get the sum of the existing and the new value.
+    """
     ready = list(rows)
     key = [column.name for column in table.primary_key.columns]
     for start in range(0, len(ready), _ROWS_MAX):
         part = [dict(row) for row in ready[start : start + _ROWS_MAX]]
         rest = [name for name in part[0] if name not in key]
         statement = _insert(connection, table).values(part)
-        changes = {name: statement.excluded[name] for name in rest}
+        changes = {
+            name: table.c[name] + statement.excluded[name]
+            if name in added
+            else statement.excluded[name]
+            for name in rest
+        }
         connection.execute(
             statement.on_conflict_do_update(index_elements=key, set_=changes, where=replaced)
         )

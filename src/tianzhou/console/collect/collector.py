@@ -98,6 +98,7 @@ class Collector:
         self._cadence = Cadence(interval_ms, interval_ms)
         self._snapshot: Snapshot | None = None
         self._published_steady_ms = 0
+        self._round_began_ms = 0
         self._published = asyncio.Condition()
         self._topics, self._groups = _Watch(), _Watch()
         self._rules: Wanted = Wanted()
@@ -171,7 +172,10 @@ class Collector:
                     recorder.newer_than, self._snapshot.version if self._snapshot else 0
                 )
                 if newer is not None:
-                    await self._publish(newer)
+                    # The first one may be what an instance left that ended days ago.
+                    is_first = self._snapshot is None
+                    age_ms = max(self._wall() - newer.as_of_ms, 0) if is_first else 0
+                    await self._publish(newer, age_ms)
                 if await in_thread(recorder.acquire):
                     self._state = await in_thread(self._loaded)
                     self.is_leader = True
@@ -204,9 +208,9 @@ class Collector:
         now_ms = self._wall()
         midnight_ms = days_at(now_ms, self._zone).tomorrow_ms
         pause_ms = next_round_ms(now_ms, self._cadence.interval_ms, midnight_ms)
-        snapshot = self._snapshot
-        if snapshot is not None and pause_ms == self._cadence.interval_ms:
-            pause_ms = max(pause_ms - snapshot.round_ms, 0)
+        if pause_ms == self._cadence.interval_ms:
+            # From begin to begin, so that every minute has a round.
+            pause_ms = max(pause_ms - (self._steady() - self._round_began_ms), 0)
         waking = asyncio.create_task(self._wake.wait())
         try:
             await asyncio.wait(
@@ -248,6 +252,7 @@ class Collector:
         """Ask everything that is due, and publish the snapshot."""
         started_s = time.perf_counter()
         as_of_ms, at_steady_ms = self._wall(), self._steady()
+        self._round_began_ms = at_steady_ms
         days = days_at(as_of_ms, self._zone)
         wanted = Wanted(
             self._topics.current(at_steady_ms) | frozenset(self._rules.topics),
@@ -330,10 +335,10 @@ class Collector:
     def _next_version(self) -> int:
         return self._snapshot.version + 1 if self._snapshot is not None else 1
 
-    async def _publish(self, snapshot: Snapshot) -> None:
+    async def _publish(self, snapshot: Snapshot, age_ms: int = 0) -> None:
         async with self._published:
             self._snapshot = snapshot
-            self._published_steady_ms = self._steady()
+            self._published_steady_ms = self._steady() - age_ms
             self._published.notify_all()
 
 

@@ -123,6 +123,12 @@ def write(connection: Connection, cluster: str, changes: Changes, now_ms: int) -
         connection.execute(delete(tables.marks).where(gone))
 
 
+def expire(connection: Connection, cluster: str, before: str) -> None:
+    """Delete the rows of earlier days."""
+    table = shared.topic_stats
+    connection.execute(delete(table).where((table.c.cluster == cluster) & (table.c.day < before)))
+
+
 def load(engine: Engine, cluster: str, from_day: str) -> Ledger:
     """The ledger as it was written last, with the counts from a day on. Raises BodyError."""
     ledger = Ledger()

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, delete, func, select, text
 from tianzhou.console.collect import tables
 from tianzhou.console.collect.counting import Ledger, SeriesKey
 from tianzhou.console.collect.snapshot import Snapshot
-from tianzhou.monitor.database import reading, upsert
+from tianzhou.monitor.database import reading, upsert_where
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT = 48 * 60
@@ -155,7 +155,8 @@ class History:
             {"series": ids[name], "minute": minute, "lag": sample.lag, "done": sample.done}
             for name, sample in due.items()
         ]
-        upsert(connection, tables.samples, rows)
+        # Two rounds in one minute, after a change that a page made, count together.
+        upsert_where(connection, tables.samples, rows, added=("done",))
 
     def reset(self) -> None:
         """Forget what a transaction that failed may have changed."""

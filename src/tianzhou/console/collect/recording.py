@@ -8,6 +8,7 @@ counts stay in memory with their marks and are written by the next round that ca
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 60
 """Rounds whose samples wait for the database; the oldest are dropped."""
-_DAYS_READ = 8
+DAYS_KEPT = 400
+"""Days whose counts are kept."""
 
 
 def lease_of(cluster: str) -> str:
@@ -124,9 +126,9 @@ class Recorder:
         self._members = member_events.members_in(snapshot, self._members)
         ledger.forget_days(days.yesterday)
         self._pending.clear()
-        return Written(self._tidy(snapshot.as_of_ms))
+        return Written(self._tidy(snapshot.as_of_ms, days))
 
-    def _tidy(self, now_ms: int) -> str:
+    def _tidy(self, now_ms: int, days: Days) -> str:
         """Roll hours up and delete what is old, in transactions of their own."""
         try:
             with self._engine.begin() as connection:
@@ -134,6 +136,8 @@ class Recorder:
             if self._expired_hour != now_ms // 3_600_000:
                 with self._engine.begin() as connection:
                     deleted = self._history.expire(connection, now_ms)
+                    oldest = date.fromisoformat(days.today) - timedelta(days=DAYS_KEPT)
+                    daily.expire(connection, self._cluster, oldest.isoformat())
                     member_events.expire(connection, self._cluster, now_ms)
                 if not deleted:
                     self._expired_hour = now_ms // 3_600_000

@@ -7,16 +7,19 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine
 from tests.support.brokers import LOOPBACK, eventually, running_broker, running_namesrv
 from tests.support.databases import postgresql
 
 from tianzhou.admin.admin_client import Admin
+from tianzhou.clock import wall_ms
 from tianzhou.console.collect import tables
 from tianzhou.console.collect.collector import FOLLOW_S, Collector
 from tianzhou.console.collect.days import zone_of
 from tianzhou.console.collect.leases import LEASE_MS, RENEW_S, holder_of
 from tianzhou.console.collect.recording import Recorder, lease_of
+from tianzhou.console.collect.snapshot import Snapshot, pack
 from tianzhou.protocol.bodies.topics import TopicConfig
 
 INTERVAL_MS, SHORT_LEASE_MS = 300, 1_500
@@ -129,6 +132,39 @@ async def test_an_instance_that_lost_the_lease_writes_nothing_and_follows(
             after = other.newer_than(0)
             assert after is not None
             assert after.version == written.version
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_snapshot_that_an_earlier_instance_left_is_not_fresh(
+    namesrv: str, engine: Engine
+) -> None:
+    old = Snapshot(cluster="f", version=7, as_of_ms=wall_ms() - 3_600_000)
+    row = {"cluster": "f", "version": 7, "at_ms": old.as_of_ms, "body": pack(old)}
+    with engine.begin() as connection:
+        connection.execute(tables.snapshots.insert().values(row))
+        until_ms = tables.database_now(connection) + 60_000
+        lease = {"name": lease_of("f"), "holder": "other", "until_ms": until_ms}
+        connection.execute(tables.leases.insert().values(lease))
+    async with Admin(namesrv) as admin:
+        follower = Collector(
+            "f", admin, zone=zone_of("UTC"), instance="one", follow_s=0.05,
+            recorder=Recorder(engine, "f", "one"),
+        )  # fmt: skip
+        running = asyncio.create_task(follower.run())
+        try:
+            assert await follower.newer_than(0, 60) == old
+            assert not follower.is_fresh
+            newer = replace(old, version=8, as_of_ms=wall_ms())
+            with engine.begin() as connection:
+                connection.execute(
+                    tables.snapshots.update()
+                    .where(tables.snapshots.c.cluster == "f")
+                    .values(version=8, body=pack(newer))
+                )
+            assert await follower.newer_than(7, 60) == newer
+            assert follower.is_fresh
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

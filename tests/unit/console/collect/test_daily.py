@@ -110,6 +110,17 @@ def test_rows_of_hours_are_only_read_if_wanted(engine: Engine) -> None:
     assert len(daily.totals_between(engine, "c", DAY, DAY, hours=True, rows_max=2)) == 2
 
 
+def test_days_that_are_too_old_are_deleted(engine: Engine) -> None:
+    ledger = ledger_of()
+    ledger.add(TOPIC, "a", (9, 9), 11, NEXT)
+    save(engine, ledger, "c")
+    save(engine, ledger_of(), "d")
+    with engine.begin() as connection:
+        daily.expire(connection, "c", NEXT)
+    assert {row.day for row in daily.totals_between(engine, "c", DAY, NEXT)} == {NEXT}
+    assert {row.day for row in daily.totals_between(engine, "d", DAY, NEXT)} == {DAY}
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x81\xa1a\x01"])
 def test_a_damaged_mark_is_an_error(data: bytes) -> None:
     with pytest.raises(BodyError, match="console_marks"):

@@ -58,6 +58,14 @@ def test_a_minute_without_a_sample_is_zero_and_one_without_a_round_is_unknown(
         assert tables.count_of(connection, tables.samples) == 3 + 4
 
 
+def test_two_rounds_in_one_minute_count_together(engine: Engine) -> None:
+    kept = History("c")
+    write(engine, kept, 0, g=Sample(5, 60))
+    write(engine, kept, 0, g=Sample(3, 120))
+    found = chart(engine, "c", G, START_MS, START_MS, now_ms=START_MS)
+    assert [(point.lag, point.done_per_s) for point in found.points] == [(3, 1.5)]
+
+
 def test_series_of_two_clusters_are_apart(engine: Engine) -> None:
     one, two = History("c"), History("d")
     write(engine, one, 0, g=Sample(5, 0))
