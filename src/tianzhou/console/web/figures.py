@@ -2,7 +2,7 @@
 
 import zoneinfo
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
+from functools import cache, lru_cache
 
 UNKNOWN = "?"
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -82,4 +82,10 @@ def zone_of(name: str) -> tzinfo:
 
 def is_zone(name: str) -> bool:
     """Whether a time zone with this name exists."""
-    return name in zoneinfo.available_timezones()
+    return name in _zones()
+
+
+@cache
+def _zones() -> frozenset[str]:
+    # Reads hundreds of files.
+    return frozenset(zoneinfo.available_timezones())
