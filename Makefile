@@ -122,7 +122,7 @@ test: setup $(VENV)/.spark valgrind-if-possible ## the gate: every check, and th
 	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$group.log; done; exit $$status
 
 test-all: SELECTED :=
-test-all: test ## test and all that it leaves out: other versions and databases, long crash tables, stress; half an hour
+test-all: test ## test and all that it leaves out: other versions and databases, long crash tables, stress; an hour and more
 
 .PHONY: test-apache $(GROUPS:%=test-%) check-beside
 test-apache $(GROUPS:%=test-%): test-%: setup $(VENV)/.spark
