@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.support import registration
-from tests.support.brokers import peer_of, running_namesrv
+from tests.support.brokers import eventually, peer_of, running_namesrv
 from tests.support.command_line import Cli
 from tests.support.remoting import serving
 from tests.support.replication import running_pair, sent_ok
 
+from tianzhou.admin.admin_client import Admin
 from tianzhou.clock import wall_ms
 from tianzhou.protocol import headers
 from tianzhou.protocol.bodies import encode
@@ -266,6 +267,13 @@ async def test_a_message_for_a_group_without_master_is_refused_with_the_reason(
         async with peer_of(pair.master.address) as master:
             await sent_ok(master, "orders", b"first")
         await pair.in_step()
+        async with Admin(pair.namesrv) as admin:
+
+            async def is_registered_by_the_slave() -> bool:
+                route = await admin.topics.route("orders")
+                return any(1 in (each.addresses or {}) for each in route.brokers)
+
+            await eventually(is_registered_by_the_slave, "the topic of the slave")
         await pair.stop_master()
         ran = await Cli(pair.namesrv).run("message", "send", "orders", "second", code=1)
         assert "no broker accepts messages for topic 'orders'" in ran.err

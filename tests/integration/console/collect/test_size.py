@@ -17,6 +17,8 @@ from tianzhou.console.collect.days import zone_of
 from tianzhou.console.collect.recording import Recorder
 from tianzhou.console.collect.snapshot import NORMAL, pack
 
+pytestmark = pytest.mark.full
+
 log = logging.getLogger(__name__)
 
 ROUND_S_MAX = 15.0
@@ -74,7 +76,6 @@ async def test_a_round_of_a_large_cluster_is_cheap_enough_for_every_minute(
     engine.dispose()
 
 
-@pytest.mark.full
 async def test_memory_is_level_over_500_rounds(tmp_path: Path) -> None:
     """On a tenth of the large cluster, where a round takes a tenth of the time."""
     async with big_cluster(tmp_path, topics=100, groups=230, brokers=2) as cluster:
@@ -83,7 +84,6 @@ async def test_memory_is_level_over_500_rounds(tmp_path: Path) -> None:
     assert sizes_kib[-1] - sizes_kib[1] < 5 * 1024
 
 
-@pytest.mark.full
 async def test_a_large_cluster_takes_less_than_150_mib(tmp_path: Path) -> None:
     async with big_cluster(tmp_path) as cluster:
         sizes_kib = await memory_of_rounds(cluster, tmp_path, rounds=30, every=10)
