@@ -109,33 +109,17 @@ NICE          := 5
 test-spark test-spark-beside test-both test-both-beside: NICE := 0
 # Tests with the marker `full` are run by test-all only; CONTRIBUTING.md has the reason of each.
 SELECTED      := -m 'not full'
-RUN_TESTS      = nice -n $(NICE) $(BIN)/pytest -q -o cache_dir=.cache/pytest-$* --durations=50 --durations-min=0.5 $(SELECTED) $(TESTS_$*)
+RUN_TESTS      = nice -n $(NICE) $(BIN)/pytest -q --durations=50 --durations-min=0.5 $(SELECTED) $(TESTS_$*)
 
 test: setup $(VENV)/.spark valgrind-if-possible ## the gate: every check, and the tests of everything; ten minutes
 	@mkdir -p .cache
-	@rm -rf .cache/failed-* .cache/test-*.log .cache/pytest-*
+	@rm -f .cache/failed-* .cache/test-*.log
 	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(GROUPS:%=test-%-beside) check-beside SELECTED="$(SELECTED)"; status=$$?; \
 	for group in $(GROUPS) check; do echo "$$group, at the same time:"; sed '/= slowest .* durations =/,/^$$/d' .cache/test-$$group.log; done; \
 	cat .cache/test-*.log | grep -E '^ *[0-9.]+s (call|setup|teardown) ' | sort -rn | head -50 > .cache/durations.txt; \
 	echo "the slowest tests (.cache/durations.txt):"; cat .cache/durations.txt; \
 	for group in $$(ls .cache | sed -n 's/^failed-//p'); do echo "failed: $$group"; \
-	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$group.log; done; \
-	if [ $$status != 0 ]; then $(MAKE) --no-print-directory repeat-failed SELECTED="$(SELECTED)"; status=$$?; fi; exit $$status
-
-# A test that fails beside the others, and passes alone, waits too little for a loaded machine: it is named, and to be
-# corrected, but does not fail the gate. Up to three failures are repeated, once; failed checks are not.
-REPEATED_MAX := 3
-.PHONY: repeat-failed
-repeat-failed:
-	@[ ! -e .cache/failed-check ] || exit 1; \
-	count=$$(cat .cache/test-*.log | grep -cE '^(FAILED|ERROR) '); \
-	[ "$$count" -ge 1 ] && [ "$$count" -le $(REPEATED_MAX) ] || { echo "$$count failures: not repeated"; exit 1; }; \
-	for group in $$(ls .cache | sed -n 's/^failed-//p'); do \
-	  echo "repeated alone: what failed of $$group"; $(MAKE) --no-print-directory repeat-$$group SELECTED="$(SELECTED)" || exit 1; \
-	done; echo "WARNING: these tests passed only when they were repeated alone:"; grep -hE '^(FAILED|ERROR) ' .cache/test-*.log
-
-repeat-%:
-	@$(BIN)/pytest -q -o cache_dir=.cache/pytest-$* --last-failed --last-failed-no-failures=none $(SELECTED) $(TESTS_$*)
+	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$group.log; done; exit $$status
 
 test-all: SELECTED :=
 test-all: test ## test and all that it leaves out: other versions and databases, long crash tables, stress; an hour and more

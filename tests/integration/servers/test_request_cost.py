@@ -162,7 +162,6 @@ async def pages_with_all_counters(folder: Path) -> list[int]:
         "metricsExporterType": "PROM", "metricsPromExporterPort": 0
     }  # fmt: skip
     shown: list[int] = []
-    costs_s: list[float] = []
     async with large_broker(folder, settings) as (server, _, _):
         stats = server.server.stats
 
@@ -181,10 +180,8 @@ async def pages_with_all_counters(folder: Path) -> list[int]:
         for _ in range(2):
             page, longest_s = await server.longest_of(partial(http_get, server.server.web_port))
             assert page.startswith(b"HTTP/1.1 200")
-            costs_s.append(longest_s)
+            assert longest_s <= LONGEST_S, f"{longest_s * 1000:.1f} ms"
             shown.append(page.count(b"rocketmq_producer_tps{"))
-    # In a virtual machine the first touch of the 32 MB of a page can cost hundreds of milliseconds.
-    assert min(costs_s) <= LONGEST_S, costs_s
     return shown
 
 
