@@ -44,11 +44,16 @@ class Measured(Generic[T]):
     async def longest_of(self, request: Callable[[], Awaitable[R]]) -> tuple[R, float]:
         """The response to a request, and the longest iteration until then."""
         await self.run(self._settled)
-        self.loop.longest_s = 0.0
+        await self.run(self._reset)
         answer = await request()
         # Wait for the end of the iteration that sent the response, and of the work it scheduled.
         await self.run(self._settled)
         return answer, self.loop.longest_s
+
+    async def _reset(self) -> None:
+        # On the loop itself: at the end of an iteration it could write back an old maximum that it
+        # had read before another thread set it to 0.
+        self.loop.longest_s = 0.0
 
     async def _settled(self) -> None:
         for _ in range(3):
